@@ -214,7 +214,6 @@ class MessageTable(Tables):
             "index": sql.Identifier(f"{names.message}_xid"),
             "discarded_index": sql.Identifier(f"{names.discarded}_key"),
             "delivered_index": sql.Identifier(f"{names.delivered}_xid"),
-            "quoted": sql.Literal(f'"{names.schema}"."{names.message}"'),
             "bounds_name": sql.Identifier(BOUNDS),
             "started": sql.SQL(STARTED_US),
             "bytes": sql.SQL(_BYTES),

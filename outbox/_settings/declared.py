@@ -407,7 +407,7 @@ class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader=
     body_bytes: int = setting(16_777_216, "Approximate size of the bodies kept in memory per partition.", least=0)
     delivery: Literal["exactly_once", "at_least_once"] = setting(
         "exactly_once",
-        "at_least_once: without Kafka transactions. Must be the same for all relays of a channel.",
+        "at_least_once: half mode without Kafka transactions. Must be the same for all relays of a channel.",
     )
     distrusted_checkpoint: Literal["stop", "deliver_again"] = setting(
         "stop", "What to do with a damaged or foreign checkpoint. deliver_again: redeliver its topic (duplicates)."

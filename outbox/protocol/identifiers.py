@@ -36,9 +36,9 @@ def table_transaction_id(xid: int, started_us: int) -> str:
     unix_ms, rest_us = divmod(started_us, 1_000)
     if unix_ms >> 48 or xid >> 62:
         raise ValueError(f"a transaction that started {unix_ms} ms after 1970, with xid {xid}, has no id")
-    low = 1 << 63 | xid  # uuid.UUID takes three times as long
-    rest = f"7{rest_us * 4:03x}-{low >> 48:04x}-{low & (1 << 48) - 1:012x}"
-    return f"{unix_ms >> 16:08x}-{unix_ms & 0xFFFF:04x}-{rest}"
+    low = 1 << 63 | xid  # uuid.UUID takes three times as long, and f-strings half as long again
+    parts = unix_ms >> 16, unix_ms & 0xFFFF, rest_us * 4, low >> 48, low & 0xFFFF_FFFF_FFFF
+    return "%08x-%04x-7%03x-%04x-%012x" % parts  # noqa: UP031 - as above
 
 
 def xid_of(transaction_id: str) -> int:

@@ -43,7 +43,7 @@ class PlainDelivery:
         self._producer = BatchProducer(self._config)
 
     def renew(self) -> None:
-        """See `Delivery`: this producer needs no coordinator."""
+        """See `TransactionalDelivery`: this producer needs no coordinator."""
 
     def limit_batches(self, max_message_bytes: int) -> None:
         size = self._batch_size.for_topics(max_message_bytes, time.monotonic())
@@ -53,7 +53,7 @@ class PlainDelivery:
             self._producer = BatchProducer(self._config)
 
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
-        """See `Delivery`; the consumer's own membership takes the place of its metadata."""
+        """See `TransactionalDelivery`; the consumer's own membership takes the place of its metadata."""
         del group_metadata
         with self._producer.fatal_errors():
             self._write(records)
@@ -83,26 +83,5 @@ class PlainDelivery:
         self._producer.close()
 
 
-class PlainRows(PlainDelivery):
-    """At least once, in order within one owner.
-
-    Records are visible before the progress is committed. The progress stays in Kafka transactions, so that a former
-    owner is fenced and cannot set it back.
-    """
-
-    def __init__(
-        self, kafka: Mapping[str, str], group: str, discard_topic: str, metadata: bytes, patience: int
-    ) -> None:
-        super().__init__(kafka, group, discard_topic, self._commit_progress, patience)
-        self._metadata = metadata
-        self._progress = TransactionalDelivery(kafka, group, patience, group)
-
-    def _commit_progress(self, offsets: Sequence[TopicPartition]) -> None:
-        self._progress.commit((), offsets, self._metadata)
-
-    def renew(self) -> None:
-        self._progress.renew()
-
-    def close(self) -> None:
-        super().close()
-        self._progress.close()
+Delivery = TransactionalDelivery | PlainDelivery
+"""What writes the batches of one half partition, and belongs to its owner alone."""

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError
 
 from relay.delivery import delivery_telemetry as report
+from relay.delivery.at_least_once_delivery import Delivery
 from relay.delivery.error_policy import FENCED, TIME_OUTS, Undelivered
 from relay.delivery.producer import DeliveryError
 from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import BatchPolicy, Volume
-from relay.delivery.transactional_delivery import Delivery
 
 PAUSE_MS_MIN = 1_000
 PAUSE_MS_MAX = 300_000

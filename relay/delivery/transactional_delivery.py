@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -58,44 +57,10 @@ SUSPICIOUS_COMMIT_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-class Delivery(Protocol):
-    """What writes the batches of one half partition, and belongs to its owner alone."""
-
-    @property
-    def rest_ms(self) -> int:
-        """How long the next batch should wait after the last one, ms."""
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether a request of the last batch timed out, and was repeated."""
-
-    def renew(self) -> None:
-        """Replace a producer that waits for a broker that has left the cluster (R79).
-
-        Call it between batches only, also while there are none.
-        """
-
-    def limit_batches(self, max_message_bytes: int) -> None:
-        """Limit record batches to what a topic takes: librdkafka does not read its `max.message.bytes`.
-
-        A limit that is not needed any more ends after a while.
-
-        Call it between batches only.
-        """
-
-    def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
-        """Write records, if any, then the checkpoint behind them; this object is of no further use after an error."""
-
-    def close(self) -> None:
-        """Let it go without waiting; what is open is ended by the next owner's take-over."""
-
-
 Offsets = Sequence[TopicPartition]
 Ready = Callable[[], object]
-
-
-def at_once() -> None:
-    """Return: nothing needs to be durable before."""
+at_once: Ready = bool
+"""Returns: nothing needs to be durable before."""
 
 
 class TransactionalDelivery:
@@ -118,11 +83,17 @@ class TransactionalDelivery:
         self.take_overs = 1
         """How often a fresh producer has ended what may have been open."""
         self.rest_ms = 0
+        """How long the next batch should wait after the last one, ms."""
         self.timed_out = False
+        """Whether a request of the last batch timed out, and was repeated."""
         self._batch_size = BatchSize(int(self._config["batch.size"]), time.monotonic())
         self._producer = take_over(self._config)
 
     def renew(self) -> None:
+        """Replace a producer that waits for a broker that has left the cluster (R79).
+
+        Call it between batches only, also while there are none.
+        """
         with self._producer.fatal_errors():
             is_stale = self._producer.saw_broker_leave()
         if is_stale:
@@ -130,6 +101,10 @@ class TransactionalDelivery:
             self._replace()
 
     def limit_batches(self, max_message_bytes: int) -> None:
+        """Limit record batches to what a topic takes: librdkafka does not read its `max.message.bytes`.
+
+        A limit that is not needed any more ends after a while. Call it between batches only.
+        """
         size = self._batch_size.for_topics(max_message_bytes, time.monotonic())
         if size != int(self._config["batch.size"]):
             self._config["batch.size"] = size
@@ -138,7 +113,10 @@ class TransactionalDelivery:
     def commit(
         self, records: Iterable[Record], offsets: Offsets, group_metadata: bytes, ready: Ready = at_once
     ) -> None:
-        """See `Delivery`. Before the checkpoint `ready` is called: it returns when all is durable that must be."""
+        """Write records, if any, then the checkpoint behind them; this object is of no further use after an error.
+
+        Before the checkpoint `ready` is called: it returns when all is durable that must be.
+        """
         try:
             with self._producer.fatal_errors():
                 seconds = self._commit(records, offsets, group_metadata, ready)
@@ -263,6 +241,7 @@ class TransactionalDelivery:
         self._producer = take_over(self._config)
 
     def close(self) -> None:
+        """Let it go without waiting; what is open is ended by the next owner's take-over."""
         self._producer.close()
 
 

@@ -141,20 +141,19 @@ def records(rows: Iterable[Row], messages: Counter[Which], origin: str) -> Itera
         origin: What the origin header has before the row's id: the name of the table source.
     """
     place = f"{origin}/".encode()
-    last: Which | None = None
+    last: tuple[object, ...] = ()
     prefix, shared = b"", (("", b""), ("", b""))
     for row in rows:
         xid, id_, started, service, topic, partition, timestamp, key, value, names, values, _ = row
-        of = (xid, started, service)
-        if of != last:
-            last, prefix = of, f"{transaction_id(row)}/".encode()
-            shared = (SERVICE_HEADER, service.encode()), count_header(messages[of])
-        if isinstance(id_, RowId):  # its message is a transaction of its own
-            own, message = str(id_).encode(), f"{id_.message}/0".encode()
-            shared = shared[0], count_header(1)
-        else:
+        if last != (xid, started, service):
+            last, prefix = which(row), f"{transaction_id(row)}/".encode()
+            shared = (SERVICE_HEADER, service.encode()), count_header(messages[xid, started, service])
+        if type(id_) is int:
             own = b"%d" % id_
             message = prefix + own
+        else:  # the message of a foreign row is a transaction of its own
+            own, message = str(id_).encode(), f"{transaction_id(row)}/0".encode()
+            shared = shared[0], count_header(1)
         headers: OutgoingHeaders = [*headers_of(names, values)] if names else []
         headers += ((MESSAGE_ID_HEADER, message), shared[0], (ORIGIN_HEADER, place + own), shared[1])
         time = (started + EPOCH_US) // 1_000 if timestamp is None else timestamp
@@ -167,7 +166,12 @@ def records(rows: Iterable[Row], messages: Counter[Which], origin: str) -> Itera
 def headers_of(names: Headers, values: Headers) -> Iterable[Header]:
     """Return the user's headers of a row."""
     known = _names(names) if isinstance(names, bytes) else _checked(names or ())
-    given = elements(values) if isinstance(values, bytes) else values or ()
+    if isinstance(values, bytes):
+        if len(known) == 1 and values[:4] == values[12:16] == _ONE and values[20:24] != _NULL:  # most have one
+            return ((known[0], values[24:]),)
+        given: Sequence[object] = elements(values)
+    else:
+        given = values or ()
     _compare(len(known), len(given))
     return zip(known, given, strict=True)  # type: ignore[arg-type]  # values are bytes
 
@@ -197,6 +201,9 @@ FEW_BYTES = 1_000
 _NULL = b"\xff\xff\xff\xff"
 """The size of an element that is NULL."""
 
+_ONE = b"\0\0\0\1"
+"""How many elements an array of one has, and how many dimensions."""
+
 
 def _names(array: bytes) -> tuple[str, ...]:
     """Return header names; very many rows have the same few."""
@@ -223,8 +230,6 @@ def _checked(found: Sequence[object]) -> tuple[str, ...]:
 def elements(array: bytes) -> list[bytes | None]:
     """Return the elements of an array as Postgres sends it."""
     count, at = _length(array), ARRAY_HEAD + 4
-    if count == 1 and array[at - 4 : at] != _NULL:  # most have one header
-        return [array[at:]]
     found: list[bytes | None] = []
     for _ in range(count):
         size = int.from_bytes(array[at - 4 : at], "big", signed=True)
@@ -241,6 +246,6 @@ def _length(array: bytes) -> int:
     """
     if array[:4] in {b"", b"\0\0\0\0"}:
         return 0
-    if array[:4] != b"\0\0\0\1":
+    if array[:4] != _ONE:
         raise ProtocolError("header_names or header_values has more than one dimension")
     return int.from_bytes(array[12:16], "big")

@@ -280,7 +280,9 @@ _COMPOSE = MessageTable.compose
 def r72_id_alone(self: MessageTable, text: LiteralString) -> sql.Composed:
     """A row is settled by its local transaction and its id. By the id alone, rows that were given the ids of a
     delivered batch, because the ids were restarted, are deleted as delivered, and nobody has ever read them."""
-    same = sql.SQL(re.sub(r"m\.(xid|created_at) = [br]\.\S+", "true", _COMPOSE(self, "{gone}").as_string()))
+    same = sql.SQL(
+        re.sub(r"m\.(xid|created_at) = b\.\w+\[m\.id \+ shift\]", "true", _COMPOSE(self, "{gone}").as_string())
+    )
     return sql.SQL(text).format(**{**self._names, "gone": same, "missing": sql.SQL("0")})
 
 

@@ -11,8 +11,8 @@ from outbox._service.membership import generation
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.record import Record
 from relay import metrics
+from relay.delivery.at_least_once_delivery import Delivery
 from relay.delivery.producer import DeliveryError
-from relay.delivery.transactional_delivery import Delivery
 from relay.half.ledger.ledger import Ledger
 
 PROGRESS_SECONDS = 1.0

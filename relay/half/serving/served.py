@@ -14,9 +14,10 @@ from outbox.errors import KafkaUnreachable, OutboxError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Place
 from relay import metrics
+from relay.delivery.at_least_once_delivery import Delivery
 from relay.delivery.call_watch import calling
 from relay.delivery.producer import DeliveryError
-from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS, Delivery
+from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS
 from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.partitions.ownership import Halts, Ownership, Stalls
 from relay.half.serving.commits import GroupMetadata

@@ -18,11 +18,11 @@ from outbox._service.channels.channel_context import thread_pool
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError
 from outbox.protocol.checkpoint import parse_half_checkpoint
 from outbox.protocol.half import ANY_PARTITION
-from relay.delivery.at_least_once_delivery import PlainDelivery
+from relay.delivery.at_least_once_delivery import Delivery, PlainDelivery
 from relay.delivery.producer import DeliveryError
 from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
-from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
+from relay.delivery.transactional_delivery import TransactionalDelivery, request_seconds
 from relay.half.kafka.half_reader import Decoder, DiscardReader, HalfReader, PartitionReaders
 from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.ledger.ledger import Ledger

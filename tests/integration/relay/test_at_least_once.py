@@ -11,7 +11,6 @@ from outbox import Message
 from outbox.testing import VisibleRecord
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.harness import Site, doubled, wait_until
-from tests.support.message_rows import create, insert_rows, relay_settings, wait_empty
 
 PLAIN = {
     "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
@@ -85,27 +84,3 @@ def test_two_relays_share_out_and_hand_over_without_loss(site: Site) -> None:
         ids += publish_bulk(site, outbox, _numbered(site, 2_000, 3_000))
     site.wait_settled()
     assert {record.message_id for record in site.read("orders")} == set(ids)
-
-
-@pytest.mark.parametrize(
-    "failpoint",
-    [
-        "",
-        pytest.param("relay.flushed:3", marks=pytest.mark.long),
-        pytest.param("relay.offsets_sent:3", marks=pytest.mark.long),
-        pytest.param("relay.table_delivered:3", marks=pytest.mark.long),
-    ],
-)
-def test_rows_are_delivered_at_least_once_and_each_owner_keeps_the_order(site: Site, failpoint: str) -> None:
-    site.create("orders")
-    create(site)
-    insert_rows(site, _numbered(site, 0, 600))
-    relay = site.relay(extra=relay_settings(site, **PLAIN), failpoint=failpoint)
-    if failpoint:
-        assert relay.wait() == -signal.SIGKILL
-        relay = site.relay(extra=relay_settings(site, **PLAIN))
-    wait_empty(site)
-    found = site.wait_visible(600, "orders")
-    assert {record.value for record in found} == {str(number).encode() for number in range(600)}
-    assert _steps_back(found) <= (1 if failpoint else 0)
-    assert bool(doubled(found)) == (failpoint in {"relay.flushed:3", "relay.offsets_sent:3"})

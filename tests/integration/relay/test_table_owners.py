@@ -53,6 +53,7 @@ class _Fight:
         return names[self.take_overs()[-1]]
 
     def wait_records(self) -> None:
+        self.proof.let_write(300)
         enough = self.proof.visible() + self.chance.randint(1, 300)
         wait_until(lambda: self.proof.visible() >= enough, 90, self.site.logs)
 

@@ -98,6 +98,10 @@ def test_a_large_transaction_stays_whole_and_keeps_the_order_of_its_keys(store: 
         assert waiting(store) == 0
     store.wait_visible(600, "orders")
     assert_exactly(store, "orders")
+    wait_empty(store)
+    assert (
+        execute(store, "SELECT xid FROM {delivered} AS b, {rows} GROUP BY xid HAVING count(DISTINCT batch) > 1") == []
+    )
 
 
 def test_a_missing_topic_holds_only_its_keys(store: Site) -> None:

@@ -100,9 +100,9 @@ def test_the_work_on_one_transaction_gets_more_time(
 
 def test_a_step_that_fails_ends_the_owner(feedback: BatchFeedback, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails beside the delivery, whose own failure is not the one that counts."""
-    refusing = MagicMock(rest_ms=0)
-    refusing.commit.side_effect = DeliveryError("no coordinator")
-    _turn(Table(Clock(), _rows(2, 1), 0.0), feedback, monkeypatch, refusing)
-    ready = refusing.commit.call_args.args[3]
+    delivery = MagicMock(timed_out=False)
+    _turn(Table(Clock(), _rows(2, 1), 0.0), feedback, monkeypatch, delivery)
     with pytest.raises(psycopg.OperationalError):
-        ready()
+        delivery.commit.call_args.args[3]()
+    delivery.commit.side_effect = DeliveryError("no coordinator")
+    _turn(Table(Clock(), _rows(2, 1), 0.0), feedback, monkeypatch, delivery)

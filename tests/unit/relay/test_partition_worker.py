@@ -29,7 +29,7 @@ from relay.delivery.rules.topic_gate import Gate, GatePolicy
 from relay.delivery.rules.volume import BatchPolicy
 from relay.delivery.sending import PAUSE_MS_MIN, BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookup
-from relay.delivery.transactional_delivery import Delivery
+from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.half.kafka.half_reader import Decoder, DiscardReader, HalfReader, PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.serving.check_back import CheckBack, CheckSender
@@ -79,7 +79,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def delivery() -> Mock:
-    return Mock(spec=Delivery, rest_ms=0, timed_out=False)
+    return Mock(spec=TransactionalDelivery, rest_ms=0, timed_out=False)
 
 
 @pytest.fixture

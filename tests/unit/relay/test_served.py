@@ -9,8 +9,9 @@ from unittest.mock import MagicMock, Mock
 import pytest
 from structlog.testing import capture_logs
 
+from relay.delivery.at_least_once_delivery import Delivery
 from relay.delivery.producer import DeliveryError
-from relay.delivery.transactional_delivery import Delivery
+from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.served import ServedPartitions
@@ -89,7 +90,7 @@ class Kafka:
     def __init__(self) -> None:
         self.made: list[int] = []
         self.goes_on = threading.Event()
-        self.delivery = Mock(spec=Delivery)
+        self.delivery = Mock(spec=TransactionalDelivery)
 
     def fence(self, number: int) -> Delivery:
         self.made.append(number)

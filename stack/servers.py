@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Any, Protocol, Self
 
 from outbox._jars.fetch import fetch
 from outbox._jars.ivy import Report
@@ -18,12 +18,9 @@ from outbox._jars.java import find_java
 from stack.errors import PortInUseError, StartError
 from stack.kafka import Kafka, KafkaProgram, Listeners
 from stack.ports import Ports
-from stack.postgres import STANDBY_NAME, Postgres
+from stack.postgres import STANDBY_NAME, Postgres, ServerTls
 from stack.postgres_binaries import let_in, postgres_binaries, server_user, system_binaries
 from stack.processes import Processes, User
-
-if TYPE_CHECKING:
-    from stack.security.site_security import Security
 
 _ATTEMPTS = 3
 
@@ -36,6 +33,19 @@ def all_locks() -> list[Path]:
     spec = importlib.util.find_spec("spark_jobs")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     return [KAFKA_LOCK, *(lock for folder in folders for lock in sorted(Path(folder).glob("runtime/*.lock")))]
+
+
+class Security(Protocol):
+    """What a secured stack has besides."""
+
+    def kafka_settings(self) -> dict[str, str]:
+        """Return settings of `server.properties`."""
+
+    def postgres_tls(self) -> ServerTls:
+        """Return the files of Postgres."""
+
+    def jvm_options(self) -> list[str]:
+        """Return options of a node's JVM."""
 
 
 class Stack:
@@ -54,11 +64,10 @@ class Stack:
             `{"synchronous_standby_names": ""}` none waits, and a failover loses what the standby had not received.
         proxied: Give each Kafka node a second listener, whose clients connect to a proxy; the proxies are
             the caller's, see `kafka.proxy_ports`.
-        secured: Encrypt all connections to Postgres, and give each Kafka node listeners with TLS: for clients with a
-            password or a token (`kafka.secured_servers`), and for those with a certificate
-            (`kafka.certificate_servers`). These clients have the rights that ACLs give them, and no others. The
-            credentials come from `kafka.add_user()` and `security`. It needs the package cryptography, and a Postgres
-            of the system: that of the wheel has no TLS.
+        security: Makes certificates and token keys in a folder. All connections to Postgres are encrypted, and each
+            Kafka node has listeners with TLS: for clients with a password or a token (`kafka.secured_servers`), and
+            for those with a certificate (`kafka.certificate_servers`). These clients have the rights that ACLs give
+            them, and no others. It needs a Postgres of the system: that of the wheel has no TLS.
         kafka_port: Clients' port of the first node, those of the others follow; None: any.
         postgres_port: Port of Postgres; None: any.
         kafka_settings: Settings of Kafka's `server.properties` over the stack's own.
@@ -70,14 +79,14 @@ class Stack:
         kafka: The Kafka cluster, to kill, stop and start.
         postgres: The Postgres, likewise.
         standby: The standby, if one was asked for.
-        security: Of a secured stack: issuer of the certificates and tokens of its clients.
+        security: What `security` has made.
         data_dir: The folder with all data and logs.
     """
 
     kafka: Kafka
     postgres: Postgres
     standby: Postgres | None
-    security: Security
+    security: Any
     data_dir: Path
 
     def __init__(
@@ -86,7 +95,7 @@ class Stack:
         brokers: int = 1,
         standby: bool = False,
         proxied: bool = False,
-        secured: bool = False,
+        security: Callable[[Path], Security] | None = None,
         kafka_port: int | None = None,
         postgres_port: int | None = None,
         kafka_settings: Mapping[str, str] | None = None,
@@ -96,7 +105,7 @@ class Stack:
     ) -> None:
         self._brokers = brokers
         self._with_standby = standby
-        self._listeners = Listeners(proxied=proxied, secured=secured)
+        self._listeners = Listeners(proxied=proxied, secured=security is not None)
         self._kafka_port = kafka_port
         self._postgres_port = postgres_port
         self._kafka_settings = kafka_settings
@@ -106,6 +115,7 @@ class Stack:
         self._ports = Ports()
         self._processes: Processes | None = None
         self._temporary_folder: Path | None = None
+        self._make_security = security
         self._security_folder: Path | None = None
         self._is_up = False
 
@@ -194,9 +204,9 @@ class Stack:
             let_in(user, self.data_dir)
         self._processes = Processes(self.data_dir, remove=self._temporary_folder)
         settings = dict(self._kafka_settings or {})
-        if self._listeners.secured:
+        if self._make_security is not None:
             self._security_folder = self.data_dir / "security"
-            self.security = _make_security(self._security_folder)
+            self.security = self._make_security(self._security_folder)
             program = replace(program, options=self.security.jvm_options())
             settings = {**self.security.kafka_settings(), **settings}
         self.kafka = Kafka(
@@ -261,15 +271,3 @@ class Stack:
         for server in (self.postgres, self.standby):
             if server:
                 server.stop()
-
-
-def _make_security(folder: Path) -> Security:
-    """Make certificates and token keys."""
-    try:
-        from stack.security.site_security import Security  # noqa: PLC0415 - no other stack needs cryptography
-    except ModuleNotFoundError as error:
-        raise StartError(
-            "a secured stack needs the package cryptography: "
-            "pip install 'kafka-transactional-outbox-services[secured-stack]'"
-        ) from error
-    return Security(folder)

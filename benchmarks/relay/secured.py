@@ -13,6 +13,7 @@ from benchmarks.draining import PARTITIONS, Drain, drain, relay
 from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
 from benchmarks.relay.table_drain import fill_rows
+from examples.flights.certificates import Security
 from outbox import HalfOutbox
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.role_rights import Role
@@ -36,7 +37,7 @@ def measure_secured(rounds: int, messages: int, seconds: float) -> list[Figure]:
     Args:
         messages: How many committed rows wait for a drain.
     """
-    with Stack(secured=True) as stack:
+    with Stack(security=Security) as stack:
         logins: dict[str, Login | None] = {_PLAIN: None, **{login: login for login in _LOGINS}}
         drains = interleave({name: partial(_drain, stack, messages, login) for name, login in logins.items()}, rounds)
         rates = _publish(stack, rounds, seconds)

@@ -19,6 +19,7 @@ import typer
 from examples.flights import places
 from examples.flights.application import TOPICS, make_engine
 from examples.flights.auditing import keep_report, load_window
+from examples.flights.certificates import Security
 from examples.flights.chart import draw_chart
 from examples.flights.diary import diaries_of
 from examples.flights.kafka_outage import KafkaOutage, load_span
@@ -100,7 +101,7 @@ def _everything(rows: str, folder: Path, *, secure: bool) -> None:
     with contextlib.ExitStack() as cleanup:
         say("starting Kafka and Postgres")
         os.environ.setdefault(JVM_OPTIONS, SHORT_RUN)
-        stack = cleanup.enter_context(Stack(secured=secure))
+        stack = cleanup.enter_context(Stack(security=Security if secure else None))
         servers = {"OUTBOX_BOOTSTRAP_SERVERS": stack.bootstrap_servers, "OUTBOX_POSTGRES_URL": stack.postgres_url}
         environ = {**os.environ, **SETTINGS, **servers}
         say(f"Kafka on {stack.bootstrap_servers}; creating channel, tables and topics")

@@ -31,6 +31,9 @@ COMMANDS = {"acl", "channel", "discarded", "doctor", "inbox", "skip", "table"}
 DOUBLES = {"outbox", "participant"}
 """A double in `outbox/testing/_memory` has the name of what it takes the place of."""
 
+DJANGO = {"admin", "apps", "models"}
+"""Names that Django gives."""
+
 LARGE: dict[str, str] = {
     "outbox/half_outbox.py HalfOutbox parameters": "its parameters are the settings that users give",
     "stack/servers.py Stack parameters": "its parameters are the options that users give",
@@ -39,8 +42,11 @@ LARGE: dict[str, str] = {
 
 
 def _is_double(path: Path) -> bool:
-    return (path.parts[:3] == ("outbox", "operator", "commands") and path.stem in COMMANDS) or (
-        path.parts[:3] == ("outbox", "testing", "_memory") and path.stem in DOUBLES
+    folder = path.parts[:-1]
+    return (
+        (folder == ("outbox", "operator", "commands") and path.stem in COMMANDS)
+        or (folder == ("outbox", "testing", "_memory") and path.stem in DOUBLES)
+        or (folder == ("outbox", "django") and path.stem in DJANGO)
     )
 
 

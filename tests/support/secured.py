@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from examples.flights.acls import Acls, PasswordLogin, Rule, printed_rights, with_secret_files
+from examples.flights.certificates import Certificate
 from outbox._rules.role_rights import Role
 from stack import Stack
-from stack.security.site_security import Certificate
 from tests.support import token_file
 from tests.support.harness import Site
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -112,11 +112,8 @@ def conninfo_of(connection: InsertConnection) -> str:
     ((database, user),) = connection.run(Statement("SELECT current_database(), session_user", ()))
     address = driver._usock.getpeername()  # noqa: SLF001 - pg8000
     host, port = address[:2] if isinstance(address, tuple) else (address.rpartition("/")[0], address.rpartition(".")[2])
-    return make_conninfo(host=host, port=port, user=user, dbname=database, password=_text(driver.password))
-
-
-def _text(password: Any) -> Any:
-    return password.decode() if isinstance(password, bytes) else password
+    password = driver.password.decode() if isinstance(driver.password, bytes) else driver.password
+    return make_conninfo(host=host, port=port, user=user, dbname=database, password=password)
 
 
 class DjangoBlock(DjangoConnection):
@@ -126,12 +123,6 @@ class DjangoBlock(DjangoConnection):
     def driver(self) -> object:
         """Django's connection: one of sqlite3 takes no weak reference."""
         found: object = self._connection
-        return found
-
-    @property
-    def on_commit(self) -> Callable[[Callable[[], object]], None]:
-        """Django's own registration of what to call after COMMIT."""
-        found: Callable[[Callable[[], object]], None] = self._connection.on_commit
         return found
 
     def commits(self, memory: Memory) -> Iterable[DjangoCommit]:
@@ -168,13 +159,14 @@ class DjangoFollower:
 
     def keep(self, block: DjangoBlock, messages: Sequence[Message], rows: Sequence[int]) -> tuple[str, str]:
         """Keep messages until the transaction of a connection ends; return its xid and its start."""
-        self._seen.add(block.driver)
+        connection: Any = block.driver
+        self._seen.add(connection)
         before = next(iter(block.commits(self._memory)), None)
         xid = before.xid if before else new_xid()
         commit = DjangoCommit(self._memory, xid, before.started_us if before else time.time_ns() // 1_000)
         id_ = table_transaction_id(commit.xid, commit.started_us)
         commit.messages = [PublishedMessage.of(*one) for one in zip(messages, [id_] * len(rows), rows, strict=True)]
-        block.on_commit(commit)
+        connection.on_commit(commit)
         self._ids.add(id_)
         return str(xid), str(commit.started_us)
 

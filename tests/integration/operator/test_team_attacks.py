@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import Producer
 
+from examples.flights.certificates import Security
 from stack import Stack
 from tests.attacks.attack import Attack
 from tests.attacks.catalogue import ATTACKS
@@ -27,7 +28,7 @@ ALL = [attack for attacks in ATTACKS.values() for attack in attacks]
 @pytest.fixture(scope="module")
 def teams() -> Iterator[Teams]:
     """Both teams at work; team-b has published for a while."""
-    with Stack(secured=True, kafka_settings=UNFENCED) as stack:
+    with Stack(security=Security, kafka_settings=UNFENCED) as stack:
         first = Producer({"bootstrap.servers": stack.bootstrap_servers, "transactional.id": "first"})
         first.init_transactions(60)  # Kafka makes __transaction_state
         with Teams.working(stack) as working:

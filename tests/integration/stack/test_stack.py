@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, not in its __all__
 from psycopg.conninfo import make_conninfo
 
+from examples.flights.certificates import Security
 from stack import PortInUseError, Stack, StartError
 from stack.kafka import Listeners, cluster_in
 from stack.ports import Ports, is_free
@@ -418,13 +419,6 @@ def folder() -> Iterator[Path]:
         yield made
 
 
-def test_secured_stack_without_cryptography_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "stack.security.site_security", raising=False)
-    monkeypatch.setitem(sys.modules, "stack.security.site_security", None)
-    with pytest.raises(StartError, match=r"pip install '.*\[secured-stack\]'"):
-        Stack(secured=True, data_dir=folder).start()
-
-
 def test_machine_without_postgres_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/none")
     monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
@@ -437,7 +431,7 @@ def test_certificates_are_gone_with_the_stack_and_the_data_stays(folder: Path) -
     """The next stack on the same data has new ones."""
     seen = []
     for _ in range(2):
-        with Stack(secured=True, standby=True, data_dir=folder / "kept") as stack:
+        with Stack(security=Security, standby=True, data_dir=folder / "kept") as stack:
             assert stack.standby is not None
             certificate = stack.security.authority.certificate
             seen.append(certificate.read_bytes())

@@ -165,6 +165,7 @@ class Security:
         }
 
     def postgres_tls(self) -> ServerTls:
+        """Return the files of Postgres's own TLS."""
         return ServerTls(self._postgres.certificate, self._postgres.key, self.authority.certificate)
 
     def jvm_options(self) -> list[str]:

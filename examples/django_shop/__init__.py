@@ -1,0 +1,1 @@
+"""A shop on Django that publishes its orders with `outbox.django`."""

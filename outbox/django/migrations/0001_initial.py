@@ -1,0 +1,48 @@
+"""Make the tables of table mode, with the library's own DDL."""
+
+from typing import Any
+
+from django.db import migrations, models
+
+from outbox._postgres.ddl import script
+from outbox._postgres.message_table import MessageTable
+from outbox.django import table_names
+from outbox.django.models import table
+
+_COLUMNS = [
+    ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+    ("created_at", models.DateTimeField()),
+    ("service", models.TextField()),
+    ("topic", models.TextField()),
+]
+_OF_DISCARDED = [
+    ("reason", models.TextField()),
+    ("detail", models.TextField()),
+    ("discarded_at", models.DateTimeField()),
+]
+
+
+def _make(_apps: Any, editor: Any) -> None:
+    if editor.connection.vendor == "postgresql":
+        editor.execute(MessageTable(table_names()).ddl(), None)
+
+
+def _drop(_apps: Any, editor: Any) -> None:
+    if editor.connection.vendor == "postgresql":
+        editor.execute(script(MessageTable(table_names()).drop_statements()), None)
+
+
+def _shown(name: str, columns: list[Any], made: str) -> migrations.CreateModel:
+    options = {"managed": False, "db_table": table(made)}
+    return migrations.CreateModel(name=name, fields=columns, options=options)
+
+
+class Migration(migrations.Migration):  # type: ignore[misc]  # Django has no types
+    """On a database that is no Postgres it does nothing: there the outbox is one in memory."""
+
+    initial = True
+    operations = [  # noqa: RUF012 - as Django has it
+        migrations.RunPython(_make, _drop),
+        _shown("WaitingMessage", _COLUMNS, table_names().message),
+        _shown("DiscardedMessage", [*_COLUMNS, *_OF_DISCARDED], table_names().discarded),
+    ]

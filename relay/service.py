@@ -150,11 +150,6 @@ class RelayService:
         log.info("Relay started", partitions=self._channel.partitions, tables=tables)
         if not tables:
             log.info("Rows of table mode are not delivered: the setting tables names no message table")
-        if self._settings.allowed_topics is None:
-            log.info(
-                "allowed_topics is not set: every service may write to every topic that is neither internal nor "
-                "one of another platform"
-            )
         try:
             while not self._stop.is_set():
                 self._turn()

@@ -6,7 +6,6 @@ It reads those that a checkpoint names unsettled, and those whose bodies are not
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -71,12 +70,11 @@ class Decoder:
         """Return a half message; a stub if the discard topic could not keep it. A newer format stops the partition."""
         place = (_offset(message), message.timestamp()[1], message.key(), message.value(), headers_of(message))
         try:
-            with _placed(message):
-                found = _half(*place)
-        except NewerFormatError:
+            found = _half(*place)
+        except NewerFormatError as error:
             why = self._why_skipped(message)
             if why is None:
-                raise
+                raise _placed(message, error) from error
             found = Half(*place, None, why)
         if found.control is None:
             found.error = self._why_skipped(message) or found.error
@@ -86,12 +84,11 @@ class Decoder:
         """Return a record of the op or verdict topic. A newer format stops the partition."""
         place, is_verdict = (_offset(message), message.timestamp()[1]), message.topic() == self._verdict_topic
         try:
-            with _placed(message):
-                source, entries = parse_op(message.value(), headers_of(message), verdict=is_verdict)
+            source, entries = parse_op(message.value(), headers_of(message), verdict=is_verdict)
         except ProtocolError as problem:
             why = self._why_skipped(message) if isinstance(problem, NewerFormatError) else str(problem)
             if why is None:
-                raise
+                raise _placed(message, problem) from problem
             return OpRecord(*place, None, (), why, is_verdict, isinstance(problem, MisplacedOpError))
         return OpRecord(*place, source, tuple(entries), "", is_verdict)
 
@@ -115,14 +112,9 @@ def _half(offset: int, append_time: int, key: bytes | None, value: bytes | None,
     return Half(offset, append_time, key, value, headers, control, error)
 
 
-@contextmanager
-def _placed(message: Message) -> Iterator[None]:
-    """Name the place of a record of a newer format."""
-    try:
-        yield
-    except NewerFormatError as error:
-        place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
-        raise NewerFormatError(f"{place}: {error}") from error
+def _placed(message: Message, error: ProtocolError) -> NewerFormatError:
+    """Return the error of a newer format with the place of its record."""
+    return NewerFormatError(f"{message.topic()}/{message.partition()} offset {message.offset()}: {error}")
 
 
 def _offset(message: Message) -> int:

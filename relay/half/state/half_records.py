@@ -37,6 +37,7 @@ class Half:
     control: HalfControl | None  # the parsed control headers; None if they cannot be parsed
     error: str = ""
     aim: Target | None = None  # without control headers: where it shall go, if that is known
+    bound: int = 0  # bytes that no record of it exceeds; 0: it is not known yet
 
     def target(self) -> Target | None:
         """Where it shall go; None if its control headers cannot be parsed, or only the discard topic has its target."""
@@ -60,10 +61,12 @@ class Half:
 
     def is_small(self, most: int) -> bool:
         """Return whether no record of it exceeds `most` bytes, by an estimate that is several times too large."""
-        content = len(self.key or b"") + len(self.value or b"")
-        for name, value in self.headers:
-            content += len(name) + len(value or b"")
-        return largest_size(content, len(self.headers), None, 1) <= most
+        if not self.bound:
+            content = len(self.key or b"") + len(self.value or b"")
+            for name, value in self.headers:
+                content += len(name) + len(value or b"")
+            self.bound = largest_size(content, len(self.headers), None, 1)
+        return self.bound <= most
 
     def record_size(self, service: str) -> int:
         """Return the size of its largest record on the real topic, bytes."""

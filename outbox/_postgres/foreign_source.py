@@ -55,6 +55,7 @@ class ForeignSource(Tables):
             "source": sql.Identifier(names.schema, names.source),
             "discarded": sql.Identifier(names.schema, names.discarded),
             "index": sql.Identifier(f"{names.discarded}_row"),
+            "rows": sql.SQL("unnest(b.ids) AS r (id)"),
             "transactions": sql.SQL("CAST('{}' AS text[])"),
             "missing": sql.SQL("0"),
             "lost": sql.SQL("false"),

@@ -56,7 +56,7 @@ _MEANINGS = {
     "`outbox.serve_checks()`)",
     Role.RELAY: "`outbox relay`, with the table sources that are named",
     Role.CHECKER: "`outbox checker`",
-    Role.VIEWER: "an operator who looks: `outbox pending`, `trace`, `discarded list`, `doctor`",
+    Role.VIEWER: "an operator who looks: `outbox pending`, `find`, `trace`, `discarded list`, `doctor`",
     Role.OPERATOR: "an operator who decides: `outbox resolve`, `discarded deliver` and `drop`, `skip`, `resume`",
     Role.LAND: "`outbox land`",
     Role.AUDIT: "`outbox audit`",
@@ -108,7 +108,7 @@ _OFFSETS_RETENTION = Need(
 
 _VIEWER = (
     *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, VERDICT, CHECK, DISCARD)),
-    _topic("{topic}", READ, DESCRIBE_CONFIGS, otherwise="`trace` does not find messages on the real topic"),
+    _topic("{topic}", READ, DESCRIBE_CONFIGS, otherwise="`find` and `trace` do not find messages on the real topic"),
     _group(_RELAY_GROUP, DESCRIBE),
     _group(_CHECKER_GROUP, DESCRIBE, otherwise="whether a checker runs is not shown"),
     _group(_TABLE_GROUP, DESCRIBE),

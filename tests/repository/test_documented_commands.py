@@ -111,7 +111,7 @@ def test_commands_in_documents_can_be_parsed(document: Path) -> None:
 
 
 def test_documents_have_commands() -> None:
-    assert len({line for document in DOCUMENTS for line in _written(document.read_text())}) > 90
+    assert len({line for document in DOCUMENTS for line in _written(document.read_text())}) > 95
 
 
 @pytest.mark.parametrize(

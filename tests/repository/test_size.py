@@ -64,16 +64,16 @@ def _metrics() -> int:
 
 # A bound may only fall: who makes something smaller lowers it.
 FIGURES: dict[str, tuple[Callable[[], int], int]] = {
-    "lines of the product": (lambda: _lines(*PRODUCT), 47_909),
-    "lines of tests": (lambda: _lines("tests"), 65_966),
+    "lines of the product": (lambda: _lines(*PRODUCT), 47_867),
+    "lines of tests": (lambda: _lines("tests"), 65_489),
     "words of documents": (
         lambda: sum(len(text.split()) for text in _files("docs/*.md", "README.md", "CHANGELOG.md")),
         60_000,
     ),
-    "commands": (lambda: len(_all_commands()), 24),
-    "options": (_options, 181),
-    "settings": (_settings, 74),
-    "metrics": (_metrics, 48),
+    "commands": (lambda: len(_all_commands()), 23),
+    "options": (_options, 175),
+    "settings": (_settings, 73),
+    "metrics": (_metrics, 47),
 }
 
 

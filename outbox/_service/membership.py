@@ -4,6 +4,7 @@ import hashlib
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -144,10 +145,11 @@ class Membership:
 
     def _give_back(self) -> None:
         """Leave the group before the consumer is closed: a static member that is closed stays in it."""
+        until = time.monotonic() + LEAVE_SECONDS
         with suppress(KafkaException):  # of one that has failed for good: another process has its name
             self._consumer.unsubscribe()
-        while self._consumer.memberid():
-            self._consumer.poll(_LEFT_POLL_SECONDS)
+            while self._consumer.memberid() and time.monotonic() < until:
+                self._consumer.poll(_LEFT_POLL_SECONDS)
 
 
 _REFUSALS = {

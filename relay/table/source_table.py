@@ -179,9 +179,9 @@ class SourceTable(OwnedTable):
             self.verify()
             raise ConfigurationError(f"The ids of {self.full_name} were set back. It is examined again.") from error
         failpoint("relay.table_read")
-        is_cut = len(found) == rows
+        is_cut = len(found) == rows or (bool(found) and found[-1][11] >= size)
         if len(found) > 1 and found[-1][11] > size:
-            is_cut = bool(found.pop())
+            found.pop()
         beyond = self._beyond(found) if is_cut else frozenset()
         kept = self._cursor.saw(cast("list[Row]", found), about[3], skip, is_cut=is_cut)
         self._require_new(kept)

@@ -207,6 +207,7 @@ def r62_transactions_that_began_later(last: int, snapshot: str) -> Place:
 
 
 @mutant(SourceTable._beyond, "R55", Harm.OUT_OF_ORDER)
+@fails("integration/relay/test_cut_windows.py::test_what_the_bytes_of_a_window_cut_is_behind_it")
 @fails("integration/relay/test_table_source.py::test_a_large_transaction_stays_whole_and_keeps_the_order_of_its_keys")
 def r55_transactions_that_a_window_cuts(self: SourceTable, found: Sequence[Any]) -> frozenset[Local]:
     """A window that was cut is looked over for local transactions that go on behind it. Without it their first rows are

@@ -66,7 +66,6 @@ PACKAGES = "benchmarks|checker|examples|outbox|relay|spark_jobs|stack|tests"
 MODULE = rf"((?:{PACKAGES})\b[\w.]*)"
 IMPORT = re.compile(rf"^\s*from {MODULE} import ([\w, ]+)|\bimport {MODULE}", re.MULTILINE)
 RUN = re.compile(rf"python3? -m {MODULE}")
-WRITTEN_NOW = [one for one in DOCUMENTS if one.name != "CHANGELOG.md"]
 
 
 def _module(name: str) -> Path | None:

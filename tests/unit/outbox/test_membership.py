@@ -1,5 +1,6 @@
 """Whether a service has joined its group: metadata of no generation would fence nobody (H5); and rights it lacks."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
 from outbox._service import membership
@@ -113,6 +114,16 @@ def test_a_name_is_that_of_a_killed_process_and_of_no_living_one() -> None:
         process.wait()
         with _named(group) as (_, successor):
             assert successor == killed
+
+
+def test_a_member_that_kafka_does_not_let_go_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread and its client would live on in a process that serves other channels, or begins again."""
+    monkeypatch.setattr(membership, "LEAVE_SECONDS", 0.05)
+    for failure in (None, KafkaException(KafkaError(KafkaError._FATAL))):
+        consumer, closed = _consumer(itertools.repeat("its id")), threading.Event()
+        consumer.unsubscribe.side_effect, consumer.close.side_effect = failure, closed.set
+        Membership(consumer).leave()
+        assert closed.wait(10)
 
 
 def test_a_group_that_does_not_let_a_consumer_go_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

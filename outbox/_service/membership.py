@@ -24,8 +24,6 @@ log = structlog.get_logger()
 LEAVE_SECONDS = 10.0
 """Time for a consumer to leave its group; `Consumer.close()` has no limit of its own."""
 
-_LEFT_POLL_SECONDS = 0.05
-
 Callback = Callable[[Consumer, list[TopicPartition]], None]
 
 _GENERATION = slice(7, 11)  # librdkafka's opaque metadata: "CGMDv2:", then the generation in this machine's byte order
@@ -149,7 +147,7 @@ class Membership:
         with suppress(KafkaException):  # of one that has failed for good: another process has its name
             self._consumer.unsubscribe()
             while self._consumer.memberid() and time.monotonic() < until:
-                self._consumer.poll(_LEFT_POLL_SECONDS)
+                self._consumer.poll(0.05)
 
 
 _REFUSALS = {

@@ -107,7 +107,7 @@ class ClientLog:
     _TROUBLE = frozenset({"FAIL", "REQTMOUT"})
     _ENDED = "(_DESTROY"
     """In the debug line of a connection that the client itself has ended."""
-    _LEFT = re.compile(r".*Sending TERMINATE to \S+/\d+")
+    _LEFT = re.compile(r".*Sending TERMINATE to \S+/\d+$")
     """The debug line of a broker that is in the cluster's metadata no longer; its address is no bootstrap one's."""
     _CONNECTS = re.compile(r"\[thrd:TxnCoordinator\].*Connecting to .*:(\d+) \(.*\) with socket (\d+)")
 

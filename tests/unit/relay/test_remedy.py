@@ -92,7 +92,7 @@ def test_a_broker_that_left_the_cluster_is_noticed_and_a_bootstrap_address_is_no
     for facility, text, left in (
         ("DESTROY", "[thrd:main]: Sending TERMINATE to 127.0.0.1:9092/2", True),
         ("DESTROY", "[thrd:main]: Sending TERMINATE to sasl_ssl://kafka-0.example:9092/12", True),
-        ("DESTROY", "[thrd:main]: Sending TERMINATE to 127.0.0.1:9092/bootstrap", False),
+        ("DESTROY", "[thrd:main]: Sending TERMINATE to sasl_ssl://127.0.0.1:9092/bootstrap", False),
         ("STATE", "[thrd:main]: 127.0.0.1:9092/2: Broker changed state UP -> DOWN", False),
     ):
         noted = ClientLog()

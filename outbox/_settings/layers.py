@@ -173,7 +173,7 @@ def _found(table: type[LayeredSettings], environ: Mapping[str, str], given: Mapp
         hidden = {name for rivals in table.RIVALS if rivals & found.keys() for name in rivals}
         found.update({name: values[name] for name in (names & values.keys()) - found.keys() - hidden})
 
-    lay({name: value for name, value in given.items() if value is not None})
+    found.update({name: value for name, value in given.items() if value is not None})  # an unknown one is refused
     lay(_environment(environ))
     if values := config_file(environ):
         _warn_of_misspellings(values)

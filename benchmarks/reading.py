@@ -36,7 +36,7 @@ class Reading:
 
     def began(self) -> bool:
         """Whether from now on nothing is missed."""
-        return self._path.exists() and self._path.read_text().startswith("\n")
+        return self._path.exists() and "\n\n" in "\n" + self._path.read_text()
 
     def arrivals(self) -> list[Arrival]:
         """All that came since the reader began, in their order."""

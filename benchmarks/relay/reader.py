@@ -2,7 +2,7 @@
 
 `python -m benchmarks.relay.reader TOPIC FILE` reads what comes after its start, until it is ended. A line of the file
 is the message's key, the time in nanoseconds of the machine's monotonic clock, which all its processes share, its
-partition and its offset. The first line is empty: from then on nothing is missed.
+partition and its offset. One line is empty: from then on nothing is missed.
 """
 
 from __future__ import annotations

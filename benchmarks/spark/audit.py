@@ -104,7 +104,7 @@ def _settings(site: Site, span: Span, folder: str) -> dict[str, str]:
     return {
         "window_start": str(span.start),
         "window_end": str(span.end),
-        "grace": str(_GRACE_MS),
+        "grace_ms": str(_GRACE_MS),
         "output": folder,
         "bootstrap_servers": site.bootstrap_servers,
         "postgres_url": site.postgres_url,

@@ -27,6 +27,12 @@ def test_job_ids_that_would_make_bad_names_are_refused(job_id: str) -> None:
         settings(job_id=job_id)
 
 
+@pytest.mark.parametrize(("name", "value"), [("topics", ","), ("topics", "a b"), ("topics", "a,b/c"), ("grace", "5")])
+def test_what_is_no_setting_or_no_topic_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        settings(**{name: value})
+
+
 def test_topics_are_named_once_each() -> None:
     assert settings(topics="b, a ,b").topic_names() == ("b", "a")
 
@@ -42,12 +48,6 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], complaint: 
 
 def test_a_batch_has_so_many_offsets_at_most() -> None:
     assert settings(max_offsets_per_trigger=9).rate_options() == {"maxOffsetsPerTrigger": "9"}
-
-
-@pytest.mark.parametrize("topics", [",", "a b", "a,b/c"])
-def test_what_cannot_be_a_topic_is_refused(topics: str) -> None:
-    with pytest.raises(ConfigurationError):
-        settings(topics=topics)
 
 
 def test_only_committed_records_are_read_and_nothing_is_skipped() -> None:

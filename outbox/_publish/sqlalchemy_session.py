@@ -299,8 +299,15 @@ def _listen(connection: Connection) -> None:
     engine, dialect = connection.engine, connection.dialect
     if engine in _engines:
         return
+    listeners: Mapping[str, Callable[..., None]] = {
+        "commit": _commit,
+        "rollback": _rollback,
+        "rollback_savepoint": _rollback_savepoint,
+        "begin": _begin,
+        "before_cursor_execute": _refuse_end_in_sql,
+    }
     with _lock.free:
-        for name, listener in _LISTENERS.items():
+        for name, listener in listeners.items():
             event.listen(engine, name, partial(listener))
         if dialect not in _dialects:
             event.listen(dialect, "handle_error", partial(_handle_error), retval=True)
@@ -373,15 +380,6 @@ def _rollback_savepoint(connection: Connection, name: str, _context: None) -> No
     published = _current(connection)
     if published is not None:
         published.roll_back_to(_savepoint_number(name))
-
-
-_LISTENERS: Mapping[str, Callable[..., None]] = {
-    "commit": _commit,
-    "rollback": _rollback,
-    "rollback_savepoint": _rollback_savepoint,
-    "begin": _begin,
-    "before_cursor_execute": _refuse_end_in_sql,
-}
 
 
 def _handle_error(context: ExceptionContext) -> BaseException | None:

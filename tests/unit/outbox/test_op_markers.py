@@ -19,8 +19,8 @@ ID = "00000000-0000-7000-8000-00000000000"
 def test_only_markers_of_a_busy_moment_wait_and_are_one_record(
     send: Callable[[Sender], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(module, "time", clock)
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     sender = Sender(HalfSettings(service="orders", kafka={"bootstrap.servers": "none:1"}))
     sender._producer, sender.recorder = MagicMock(**{"flush.return_value": 0}), MagicMock()
     produce = sender._producer.produce
@@ -30,7 +30,7 @@ def test_only_markers_of_a_busy_moment_wait_and_are_one_record(
     sender._serve(sender._producer)
     assert produce.call_count == _BUSY - 1
     sender._producer.poll.assert_called_once_with(_COLLECT_SECONDS)
-    clock.now += _COLLECT_SECONDS
+    now[0] += _COLLECT_SECONDS
     produce.side_effect = BufferError("full")
     send(sender)
     records = [call.args for call in produce.call_args_list[_BUSY - 1 :]]

@@ -9,7 +9,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -28,20 +27,10 @@ from outbox.protocol.record import Record
 Report = Callable[[KafkaError | None, Message], None]
 
 
-class Witness(Protocol):
-    """Records whether Kafka answers."""
-
-    def answered(self) -> None:
-        """Record that a half was acknowledged now."""
-
-    def unanswered(self, since: float, cause: str) -> None:
-        """Record that a half sent at `since`, seconds of the monotonic clock, was not acknowledged."""
-
-
 class Acks:
     """The acknowledgements of the halves of one transaction."""
 
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self, witness: Connection) -> None:
         self.error: str | None = None
         self._witness = witness
         self._too_late = False

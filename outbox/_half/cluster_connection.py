@@ -163,7 +163,7 @@ class Circuit:
 
 log = logging.getLogger("outbox")
 
-_POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 _REQUEST_SECONDS = 5.0
 """Time limit for one request, unless `publish_timeout_seconds` is longer; callers wait at most that long."""
@@ -398,10 +398,14 @@ class Connection:
             self._admin = admin_client(self._settings.kafka)
         return self._admin
 
+    def _serve(self, producer: Producer) -> None:
+        """Serve delivery reports, and wait a moment for more."""
+        producer.poll(POLL_SECONDS)
+
     def _poll(self, producer: Producer) -> None:
         while self._producer is producer:
             try:
-                producer.poll(_POLL_SECONDS)
+                self._serve(producer)
             except Exception:  # of one delivery report; the thread must continue with the others
                 log.exception("Delivery report failed")
 

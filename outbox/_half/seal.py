@@ -315,7 +315,7 @@ class Seal:
         self._end(CommitOutcome.COMMITTED)
         if self._entry is not None and os.getpid() == self._pid:
             failpoint("outbox.committed")
-            self._sender.send_op(self._entry, connect=False)
+            self._sender.send_op_soon(self._entry)
         return True
 
     def rolled_back(self) -> None:
@@ -333,7 +333,7 @@ class Seal:
         found = {position: offset for position, offset in zip(self._sent, offsets, strict=False) if offset >= 0}
         if found:
             positions = Positions.of(sorted(found))
-            self._sender.send_op(self._make_entry(OpKind.ROLLBACK, positions, list(found.values())), connect=False)
+            self._sender.send_op_soon(self._make_entry(OpKind.ROLLBACK, positions, list(found.values())))
 
     def unknown(self) -> None:
         """Mark the transaction as in doubt. No marker is sent, which is always safe: the checker decides (R6)."""

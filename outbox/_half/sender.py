@@ -5,41 +5,32 @@ import math
 import threading
 import time
 import uuid
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox._failpoints import failpoint
-from outbox._half.cluster_connection import Connection
+from outbox._half.cluster_connection import POLL_SECONDS, Connection
 from outbox._kafka.admin import NO_ANSWER
 from outbox._kafka.produce import why_refused
 from outbox._publish.waiting import Budget, Notify
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import OutboxError, PublishFailed
 from outbox.protocol.names import Channel
-from outbox.protocol.op import OpEntry, OpSource, encode_op
+from outbox.protocol.op import OpEntry, OpSource, encode_ops
 from outbox.protocol.partitioner import half_partition
 from outbox.protocol.record import Record
 
 Report = Callable[[KafkaError | None, Message], None]
 
 
-class Witness(Protocol):
-    """Records whether Kafka answers."""
-
-    def answered(self) -> None:
-        """Record that a half was acknowledged now."""
-
-    def unanswered(self, since: float, cause: str) -> None:
-        """Record that a half sent at `since`, seconds of the monotonic clock, was not acknowledged."""
-
-
 class Acks:
     """The acknowledgements of the halves of one transaction."""
 
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self, witness: Connection) -> None:
         self.error: str | None = None
         self._witness = witness
         self._too_late = False
@@ -125,9 +116,18 @@ log = logging.getLogger("outbox")
 
 _FULL_QUEUE_SECONDS = 0.005
 
+_BUSY = 10
+_COLLECT_SECONDS = 0.02
+"""Where so many transactions ended within this time, op markers wait for each other for as long."""
+
 
 class Sender(Connection):
     """Sends halves and op markers over the connection."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._ended = deque([-math.inf] * _BUSY, _BUSY)  # when the last transactions ended, s, monotonic
+        self._collected: deque[tuple[float, OpEntry]] = deque()  # with such a time
 
     @property
     def channel_names(self) -> Channel:
@@ -217,34 +217,58 @@ class Sender(Connection):
             self.produce_half(half, acks, budget)
         return acks.offsets(budget)
 
-    def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER, *, connect: bool = True) -> None:
-        """Send an op marker without waiting for its acknowledgement: if it is lost, the checker decides.
+    def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER) -> None:
+        """Send an op marker without waiting for its acknowledgement: if it is lost, the checker decides."""
+        with suppress(OutboxError):  # without a connection it is dropped
+            self.connect(self.budget())
+        self._send_ops(entry.partition, [entry], source)
 
-        Args:
-            connect: Connect, and wait for that, if there is no connection; otherwise the marker is dropped.
-        """
-        value, headers = encode_op([entry], source)
-        failpoint("outbox.op")
-        try:
-            if connect:
-                self.connect(self.budget())
-            self._live_producer().produce(
-                self._settings.channel.op_topic,
-                value,
-                None,
-                entry.partition,
-                partial(self._report_op, entry.transaction_id),
-                None,
-                0,
-                headers,
-            )
-        except (BufferError, KafkaException, OutboxError) as error:
-            self._op_dropped(entry.transaction_id, str(error))
+    def send_op_soon(self, entry: OpEntry) -> None:
+        """Send the op marker of a transaction over the connection that there is; while many end, with theirs."""
+        now = time.monotonic()
+        self._ended.append(now)
+        if self._is_busy(now) and self._producer is not None:
+            self._collected.append((now, entry))
+        else:
+            self._send_ops(entry.partition, [entry], OpSource.PRODUCER)
 
-    def _report_op(self, transaction_id: str, error: KafkaError | None, _message: Message) -> None:
+    def _is_busy(self, now: float) -> bool:
+        return now - self._ended[0] < _COLLECT_SECONDS
+
+    def _serve(self, producer: Producer) -> None:
+        producer.poll(_COLLECT_SECONDS if self._is_busy(time.monotonic()) else POLL_SECONDS)
+        collected = self._collected
+        if collected and time.monotonic() - collected[0][0] >= _COLLECT_SECONDS:
+            self._send_collected()
+
+    def close(self, timeout: float | None = None) -> None:
+        """See `Connection.close`."""
+        self._send_collected()
+        super().close(timeout)
+
+    def _send_collected(self) -> None:
+        placed: defaultdict[int, list[OpEntry]] = defaultdict(list)
+        with suppress(IndexError):  # a thread that closes may take the rest
+            while self._collected:
+                _, entry = self._collected.popleft()
+                placed[entry.partition].append(entry)
+        for partition, entries in placed.items():
+            self._send_ops(partition, entries, OpSource.PRODUCER)
+
+    def _send_ops(self, partition: int, entries: Sequence[OpEntry], source: OpSource) -> None:
+        topic, report = self._settings.channel.op_topic, partial(self._report_ops, entries)
+        for value, headers in encode_ops(entries, source):
+            failpoint("outbox.op")
+            try:
+                self._live_producer().produce(topic, value, None, partition, report, None, 0, headers)
+            except (BufferError, KafkaException, OutboxError) as error:
+                self._ops_dropped(entries, str(error))
+
+    def _report_ops(self, entries: Sequence[OpEntry], error: KafkaError | None, _message: Message) -> None:
         if error is not None:
-            self._op_dropped(transaction_id, why_refused(error, self._settings.channel.op_topic))
+            self._ops_dropped(entries, why_refused(error, self._settings.channel.op_topic))
 
-    def _op_dropped(self, transaction_id: str, reason: str) -> None:
-        self.recorder.ops_dropped(self._settings.service, 1)
-        log.warning("Op marker of transaction %s not sent, the checker will decide: %s", transaction_id, reason)
+    def _ops_dropped(self, entries: Sequence[OpEntry], reason: str) -> None:
+        self.recorder.ops_dropped(self._settings.service, len(entries))
+        ids = ", ".join(entry.transaction_id for entry in entries)
+        log.warning("Op marker of transaction %s not sent, the checker will decide: %s", ids, reason)

@@ -8,15 +8,15 @@ idle, without a rollback or an error in between: the session's `after_commit`, t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Dialect, ExceptionContext, RootTransaction, TwoPhaseTransaction
+from sqlalchemy.engine import Connection, Dialect, Engine, ExceptionContext, RootTransaction, TwoPhaseTransaction
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import PoolResetState
@@ -49,11 +49,12 @@ _END = re.compile(
 
 _lock = ForkSafeLock()
 _published: WeakKeyDictionary[RootTransaction, PublishedTransaction] = WeakKeyDictionary()
+_connections: WeakKeyDictionary[Connection, PublishedTransaction] = WeakKeyDictionary()  # the newest of each
 _sessions: WeakKeyDictionary[Session, PublishedTransaction] = WeakKeyDictionary()  # until its transaction ends
 _sealed: dict[
     int, PublishedTransaction
 ] = {}  # by id of the driver's connection, from the seal until the outcome of COMMIT is determined
-_connections: WeakSet[Connection] = WeakSet()  # those with listeners
+_engines: WeakSet[Engine] = WeakSet()  # those with listeners
 _dialects: WeakSet[Dialect] = WeakSet()  # those with listeners; copies of an engine share its dialect
 
 
@@ -228,11 +229,8 @@ def publish_on(
     eager: bool,
 ) -> list[Receipt]:
     """Publish messages with a connection's transaction; raise errors of Postgres as SQLAlchemy's."""
-    savepoint = innermost_savepoint(connection)
-    if savepoint:
-        _listen_to_savepoints(connection)
     try:
-        return published.publish(starter, messages, savepoint, eager=eager)
+        return published.publish(starter, messages, innermost_savepoint(connection), eager=eager)
     except psycopg.Error as error:
         raise _as_sqlalchemy_error(connection, error) from error
 
@@ -251,7 +249,7 @@ def observed_transaction(
 
 
 def published_transaction(connection: Connection, starter: Starter[Any]) -> PublishedTransaction:
-    """Return the messages of the connection's current root transaction; register listeners at the first call."""
+    """Return the messages of the connection's current root transaction; register its engine's listeners first."""
     root = connection.get_transaction()
     if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
         raise UsageError("publish() does not support two-phase transactions. Use connection.begin().")
@@ -263,7 +261,7 @@ def published_transaction(connection: Connection, starter: Starter[Any]) -> Publ
                 "The connection is in AUTOCOMMIT mode; publish() needs a transaction. Use another isolation level."
             )
         _listen(connection)  # first: an exception of a signal handler may come between these lines (R47)
-        _published[root] = PublishedTransaction(local)
+        _published[root] = _connections[connection] = PublishedTransaction(local)
     return _published[root]
 
 
@@ -292,27 +290,31 @@ def _listen_to_sessions() -> None:
 
 
 def _listen(connection: Connection) -> None:
-    """Register listeners on a connection, under a lock: SQLAlchemy's registry is not thread-safe.
+    """Register listeners on a connection's engine, once: on each connection they would take longer than the INSERT.
 
-    Registering a listener twice has no effect. So after an interruption by a signal handler all are registered again.
+    They are also called for connections that are open already. SQLAlchemy's registry is not thread-safe, and an
+    exception of a signal handler may leave a function in it that is never called. So after one all are registered
+    again, as new functions; to be called twice has no effect.
     """
+    engine, dialect = connection.engine, connection.dialect
+    if engine in _engines:
+        return
+    listeners: Mapping[str, Callable[..., None]] = {
+        "commit": _commit,
+        "rollback": _rollback,
+        "rollback_savepoint": _rollback_savepoint,
+        "begin": _begin,
+        "before_cursor_execute": _refuse_end_in_sql,
+    }
     with _lock.free:
-        if connection not in _connections:
-            event.listen(connection, "commit", _commit)
-            event.listen(connection, "rollback", _rollback)
-            event.listen(connection, "begin", _begin)
-            event.listen(connection, "before_cursor_execute", _refuse_end_in_sql)
-            if _commit not in connection.dispatch.commit:
-                raise UsageError(
-                    "A signal handler interrupted the registration of the connection's listeners. Roll back, and "
-                    "call invalidate() on the connection."
-                )
-            _connections.add(connection)
-        if connection.dialect not in _dialects:
-            event.listen(connection.dialect, "handle_error", _handle_error, retval=True)
-            event.listen(connection.engine.pool, "reset", _reset)
-            _dialects.add(connection.dialect)
-            event.listen(connection.engine.pool, "invalidate", _invalidate)
+        for name, listener in listeners.items():
+            event.listen(engine, name, partial(listener))
+        if dialect not in _dialects:
+            event.listen(dialect, "handle_error", partial(_handle_error), retval=True)
+            event.listen(engine.pool, "reset", partial(_reset))
+            event.listen(engine.pool, "invalidate", partial(_invalidate))
+            _dialects.add(dialect)
+        _engines.add(engine)
 
 
 def _refuse_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
@@ -327,13 +329,6 @@ def _refuse_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_:
 
 def _sealed_on(dbapi_connection: Any) -> PublishedTransaction | None:
     return _sealed.get(id(driver_of(dbapi_connection)))
-
-
-def _listen_to_savepoints(connection: Connection) -> None:
-    """Register the listener for rollbacks of SAVEPOINTs, which only messages published inside one need."""
-    with _lock.free:
-        if not event.contains(connection, "rollback_savepoint", _rollback_savepoint):
-            event.listen(connection, "rollback_savepoint", _rollback_savepoint)
 
 
 def _current(connection: Connection) -> PublishedTransaction | None:
@@ -371,8 +366,13 @@ def _rollback(connection: Connection) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    published = _sealed_on(connection.connection.dbapi_connection)
-    if published is not None:
+    before = _connections.get(connection)
+    if before is not None and not before.is_sealed:
+        # A listener of the application raised before the seal: SQLAlchemy sent nothing, and would go on in the same
+        # transaction of the database.
+        before.connection.roll_back()
+        before.end(rolled_back=True)
+    if _sealed and (published := _sealed_on(connection.connection.dbapi_connection)) is not None:
         published.conclude()
 
 
@@ -396,6 +396,8 @@ def _handle_error(context: ExceptionContext) -> BaseException | None:
 def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
     published = _sealed_on(dbapi_connection)
     if published is None:
+        if state.transaction_was_reset and state.asyncio_safe:
+            dbapi_connection.rollback()  # which it was not, if a listener of the application raised before the seal
         return
     if not state.asyncio_safe:
         published.end(rolled_back=False)  # no event loop to run a query in; the pool discards an async connection

@@ -106,23 +106,25 @@ def _one_line(reason: str) -> str:
 
 
 def encode_op(entries: Iterable[OpEntry], source: OpSource) -> tuple[bytes, OutgoingHeaders]:
-    value = "\n".join(entry.encode() for entry in entries).encode()
-    return value, [(names.OP_HEADER, f"{names.FORMAT_VERSION};{source}".encode())]
+    return _record([entry.encode().encode() for entry in entries], source)
+
+
+def _record(lines: Sequence[bytes], source: OpSource) -> tuple[bytes, OutgoingHeaders]:
+    return b"\n".join(lines), [(names.OP_HEADER, f"{names.FORMAT_VERSION};{source}".encode())]
 
 
 def encode_ops(entries: Iterable[OpEntry], source: OpSource) -> Iterator[tuple[bytes, OutgoingHeaders]]:
     """Values and headers of as many op records as many entries need, in their order; see `RECORD_BYTES`."""
-    part: list[OpEntry] = []
+    part: list[bytes] = []
     size = 0
-    for entry in entries:
-        more = len(entry.encode().encode()) + 1
-        if part and size + more > RECORD_BYTES:
-            yield encode_op(part, source)
+    for line in (entry.encode().encode() for entry in entries):
+        if part and size + len(line) + 1 > RECORD_BYTES:
+            yield _record(part, source)
             part, size = [], 0
-        part.append(entry)
-        size += more
+        part.append(line)
+        size += len(line) + 1
     if part:
-        yield encode_op(part, source)
+        yield _record(part, source)
 
 
 def parse_op(value: bytes | None, headers: Headers, *, verdict: bool = False) -> tuple[OpSource, Sequence[OpEntry]]:

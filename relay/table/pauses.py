@@ -6,16 +6,6 @@ IDLE_MIN_SECONDS = 0.001
 IDLE_MAX_SECONDS = 0.05
 """Pause between two looks at an empty table; it doubles up to this."""
 
-REST_SECONDS_EACH = 0.0005
-REST_SECONDS_MAX = 0.05
-"""Pause after a window that was not full, for each row but one, up to this. A small Kafka transaction costs the broker
-milliseconds, whatever it holds: many messages wait for company, and one alone does not."""
-
-
-def rest(rows: int) -> float:
-    """Return the pause after a window of so many rows, seconds."""
-    return min(REST_SECONDS_EACH * max(rows - 1, 0), REST_SECONDS_MAX)
-
 
 class Pauses:
     """Pauses of one table source.

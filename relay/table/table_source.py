@@ -26,6 +26,7 @@ from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.delivery.delivery_telemetry import at_gate, became_visible, refused
+from relay.delivery.rules.volume import rest
 from relay.delivery.sending import BatchFeedback, Sending, Sent
 from relay.delivery.topic_lookup import TopicLookup
 from relay.delivery.transactional_delivery import Ready, TransactionalDelivery, at_once
@@ -33,7 +34,7 @@ from relay.table import row_telemetry as report
 from relay.table.admission import Admission, Admitted
 from relay.table.kafka_progress import KafkaProgress
 from relay.table.owned_table import IDLE_SECONDS, OwnedTable, Refusal, Window, was_delivered
-from relay.table.pauses import Pauses, rest
+from relay.table.pauses import Pauses
 from relay.table.rows import Row, id_of, local_of, records, size_of, topic_of, transactions_of, whole
 
 HEARTBEAT_SECONDS = 3_600.0

@@ -106,7 +106,7 @@ def r05_healthy_transaction(self: LocalConnection, *, begun: bool = True) -> Non
 
 
 @mutant(sqlalchemy_session._reset, "R6", Harm.LOST)
-@fails("integration/library/test_session_more.py::test_a_reset_of_another_connection_that_shares_the_drivers")
+@fails("integration/library/test_session_more.py::test_a_listener_that_raises_in_the_transaction_after_a_committed_one")
 def r06_a_reset_is_no_rollback(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
     """A rollback marker leaves only where it is certain; a connection that was reset says nothing of what was before.
     What the pool resets may be a later transaction, begun after COMMIT on another Connection with the same connection
@@ -168,6 +168,13 @@ def r46_marker_of_the_parent(self: Seal) -> None:
 def r47_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
     """A statement that would end a session's transaction with messages in it is refused. Without it, the change before
     a ROLLBACK in SQL is gone, and the message is published with the transaction that the next statement begins."""
+
+
+@mutant(sqlalchemy_session._begin, "R47", Harm.LOST)
+@fails("unit/outbox/test_in_memory.py::test_the_same_on_a_connection_that_is_used_again")
+def r47_listener_that_raises_before_the_seal(connection: Connection) -> None:
+    """What a listener of the application has kept from COMMIT ends before the next transaction. Without it, that one
+    commits the change of a transaction whose messages were never sealed: they are lost."""
 
 
 @mutant(_abandon, "R47", Harm.STUCK)

@@ -148,7 +148,7 @@ def test_rollback_marker_is_sent_by_the_process_that_began(
 ) -> None:
     """A child that collects its copy of a session would say ROLLBACK of what the parent is about to commit."""
     markers: list[OpEntry] = []
-    monkeypatch.setattr(sender, "send_op", lambda entry, **_: markers.append(entry))
+    monkeypatch.setattr(sender, "send_op_soon", markers.append)
     _sealed(sender, pid_difference).rolled_back()
     assert len(markers) == (1 if pid_difference == 0 else 0)
 

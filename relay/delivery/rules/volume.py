@@ -22,6 +22,17 @@ class BatchPolicy:
     bytes: int = BATCH_BYTES
 
 
+REST_SECONDS_EACH = 0.0005
+REST_SECONDS_MAX = 0.05
+"""A small Kafka transaction costs the broker milliseconds, whatever it holds: many messages wait for company, up to
+this, and one alone does not."""
+
+
+def rest(messages: int, owners: int = 1) -> float:
+    """Return the pause after a batch of so many messages, seconds, where so many owners share their flow."""
+    return min(REST_SECONDS_EACH * owners * max(messages - 1, 0), REST_SECONDS_MAX)
+
+
 class Volume:
     """What the batches of one owner may hold. It outlasts a take-over, which follows every failure."""
 

@@ -105,18 +105,6 @@ class ReadyQueue:
         return sum(map(len, self._held.values()))
 
 
-REST_MS = 0.5
-REST_MS_MAX = 50.0
-
-
-def rest_after(transactions: int, partitions: int) -> float:
-    """Return how long to rest after a batch, ms: in proportion to its transactions, and to the channel's partitions.
-
-    The more come, the fewer Kafka transactions they take; a lone one is followed by no rest.
-    """
-    return min(REST_MS * partitions * max(transactions - 1, 0), REST_MS_MAX)
-
-
 _FREED = Event.FREED
 
 

@@ -18,10 +18,10 @@ from outbox._failpoints import failpoint
 from outbox._rules.broker_clock import BrokerClock
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox.protocol.record import Record
+from relay.delivery.rules.volume import rest
 from relay.delivery.sending import BatchFeedback, Sending
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.kafka.half_reader import PartitionReaders
-from relay.half.ledger.deliveries import rest_after
 from relay.half.ledger.ledger import Ledger
 from relay.half.serving import half_telemetry as report
 from relay.half.serving.check_back import CheckBack
@@ -246,8 +246,8 @@ class PartitionWorker(threading.Thread):
 
     def _commit(self, records: Sequence[Record], transactions: int) -> None:
         self._commits.commit(records)
-        rest = max(rest_after(transactions, self._commits.channel.partitions), self._commits.delivery.rest_ms)
-        self._rests_until = time.monotonic() + rest / 1_000
+        seconds = max(rest(transactions, self._commits.channel.partitions), self._commits.delivery.rest_ms / 1_000)
+        self._rests_until = time.monotonic() + seconds
 
     def _ask_overdue(self) -> None:
         now = self._clock.now(_ms())

@@ -2,56 +2,15 @@
 
 import heapq
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from relay.delivery.rules.topic_gate import growing_pause
 from relay.half.state.discard_index import Discards, record_keys
 from relay.half.state.message_transaction import State, Transaction
-
-
-class Agenda:
-    """Who is due when. The same id may be due several times."""
-
-    def __init__(self) -> None:
-        self._times: list[int] = []  # heap
-        self._ids: dict[int, str | list[str] | deque[str]] = {}  # by time; one alone needs no list
-
-    def add(self, due: int, id_: str) -> None:
-        """Add an entry that is due at a time, ms."""
-        present = self._ids.get(due)
-        if present is None:
-            heapq.heappush(self._times, due)
-            self._ids[due] = id_
-        elif isinstance(present, str):
-            self._ids[due] = [present, id_]
-        else:
-            present.append(id_)
-
-    def first(self) -> tuple[int, str] | None:
-        """Return the earliest time, and who is due then, in the order of arrival; None if there is none."""
-        if not self._times:
-            return None
-        due = self._times[0]
-        return due, self._queue(due)[0]
-
-    def remove_first(self) -> None:
-        due = self._times[0]
-        queue = self._queue(due)
-        queue.popleft()
-        if not queue:
-            heapq.heappop(self._times)
-            del self._ids[due]
-
-    def _queue(self, due: int) -> deque[str]:
-        ids = self._ids[due]
-        if isinstance(ids, deque):
-            return ids
-        queue = self._ids[due] = deque([ids] if isinstance(ids, str) else ids)
-        return queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +37,13 @@ class Overdue:
     def __init__(self, policy: CheckPolicy, *find: Callable[[str], Transaction | None]) -> None:
         self._policy = policy
         self._find = find
-        self._agenda = Agenda()
+        self._agenda: list[tuple[int, int, str]] = []  # heap: when, a serial number, whose transaction
+        self._serial = count()
         self._read_until = [0, 0]  # the op partition, the verdict partition
 
     def watch(self, transaction: Transaction) -> None:
         """Put a transaction on the clock, at its due time; an earlier entry of it is void."""
-        self._agenda.add(transaction.due, transaction.id)
+        heapq.heappush(self._agenda, (transaction.due, next(self._serial), transaction.id))
 
     def ask_now(self, transactions: Iterable[Transaction]) -> None:
         """Make transactions due at once."""
@@ -101,10 +61,11 @@ class Overdue:
 
     def next_due(self) -> int | None:
         """Return the earliest due time, ms of broker time."""
-        while (first := self._agenda.first()) is not None:
-            if self._pending(*first) is not None:
-                return first[0]
-            self._agenda.remove_first()
+        while self._agenda:
+            due, _, id_ = self._agenda[0]
+            if self._pending(due, id_) is not None:
+                return due
+            heapq.heappop(self._agenda)
         return None
 
     def needs_op_end(self, now: int) -> bool:
@@ -116,9 +77,9 @@ class Overdue:
         """Return so many transactions at most to ask about now, the longest overdue first; each is due again later."""
         taken: list[Transaction] = []
         until = min(now, self.ops_known_until())
-        while len(taken) < limit and (first := self._agenda.first()) is not None and first[0] <= until:
-            self._agenda.remove_first()
-            transaction = self._pending(*first)
+        while len(taken) < limit and self._agenda and self._agenda[0][0] <= until:
+            due, _, id_ = heapq.heappop(self._agenda)
+            transaction = self._pending(due, id_)
             if transaction is None:
                 continue
             transaction.asked += 1

@@ -135,12 +135,13 @@ class Transaction:
     given_up: bool = False  # whether it waits for no real topic any more (`relay.delivery.rules.topic_gate`)
     discarded: Finding | None = None
     """Why its halves are in the discard topic, with their bodies: parked, while it is undecided; None: they are not."""
+    _counted: list[Half] | None = None  # what `counted()` has found, until halves or decision change
 
     def add(self, position: int, half: Half) -> bool:
         """Add a half; return whether it is the first one of its position."""
         if self.halves and half.offset != self.last_offset + 1:
             self.gaps += 1
-        self.last_offset = half.offset
+        self.last_offset, self._counted = half.offset, None
         halves = self.halves
         if position not in halves:
             if isinstance(halves, dict):
@@ -186,11 +187,13 @@ class Transaction:
         if self.decision is not None and self.decided_by in _SAW_THE_ROW and source not in _SAW_THE_ROW:
             return
         self.decision, self.decided_by, self.decided_at, self.disputed = entry, source, at, False
+        self._counted = None
         self._choose()
 
     def dispute(self) -> None:
         """Remove a decision that another one contradicts; it is looked up, never first-wins (R14)."""
         self.decision, self.decided_by, self.disputed, self.given_up = None, None, True, False
+        self._counted = None
 
     def _choose(self) -> None:
         """Of the halves of one position, let the one count that is between the decision's offsets."""
@@ -211,6 +214,11 @@ class Transaction:
 
     def counted(self) -> list[Half]:
         """Return the halves that the decision counts, in the order of their positions."""
+        if self._counted is None:
+            self._counted = self._find_counted()
+        return self._counted
+
+    def _find_counted(self) -> list[Half]:
         entry = self.decision
         if entry is None:
             return []
@@ -240,12 +248,13 @@ class Transaction:
         """Put other halves, by offset, into the places of those that are here: with bodies, or without."""
         self.halves = {position: halves.get(half.offset, half) for position, half in self.halves.items()}
         self.copies = tuple((position, halves.get(half.offset, half)) for position, half in self.copies)
+        self._counted = None
 
     def let_bodies_go(self) -> None:
         """Remember of all halves only where they are; they are fetched again when they are needed."""
         if len(self.halves) == 1 and not self.copies:
             ((position, half),) = self.halves.items()
-            self.halves = Single(position, half)
+            self.halves, self._counted = Single(position, half), None
         else:
             self.replace({half.offset: half.without_body() for half in self.all_halves()})
         self.size, self.due = shared_number(self.size), shared_number(self.due)

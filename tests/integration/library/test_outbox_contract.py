@@ -447,7 +447,7 @@ def test_publishing_after_the_seal_is_refused(place: Place) -> None:
         outer, session = connection.begin(), Session(connection)
         place.insert(session, number)
         place.publish(session, topic, "first")
-        event.listen(connection, "commit", too_late)
+        event.listen(place.engine, "commit", too_late, once=True)
         with pytest.raises(UsageError, match="already being committed"):
             outer.commit()
     assert place.published(topic) == []

@@ -226,7 +226,7 @@ def test_another_listener_that_raises_between_the_seal_and_commit(
 
     topic, number = shop.topic(), shop.number()
     session, transaction_id = _begin(shop, engine, topic, number)
-    event.listen(session.connection(), "commit", fail)
+    event.listen(engine, "commit", fail, once=True)
     with pytest.raises(RuntimeError, match="not of the library"):
         end(session)
     _assert_rolled_back(shop, engine, topic, number, transaction_id)
@@ -255,7 +255,7 @@ def test_a_connection_that_is_lost_between_the_seal_and_commit(shop: Shop, engin
         with shop.site.connect() as other:
             other.execute("SELECT pg_terminate_backend(%s)", (backend,))
 
-    event.listen(session.connection(), "commit", terminate)
+    event.listen(engine, "commit", terminate, once=True)
     with pytest.raises(CommitOutcomeUnknown) as caught:
         _by_commit(session)
     assert caught.value.transaction_id == transaction_id

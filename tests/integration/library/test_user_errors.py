@@ -650,7 +650,6 @@ FAULTS = (
     "Begin a new one, on a connection of the child process",
     "un `outbox table create`",
     "Publish before session.commit()",  # needs a listener of the user's own between two of ours
-    "call invalidate() on the connection",  # a signal handler interrupted publish()
     "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
     "Look at its failures in the log",  # tests/unit/outbox/test_token_provider.py
     "give the role BYPASSRLS",  # tests/integration/library/test_table_mode.py, relay/test_altered_tables.py

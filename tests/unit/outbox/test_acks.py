@@ -29,7 +29,7 @@ def kafka() -> Kafka:
 
 @pytest.fixture
 def acks(kafka: Kafka) -> Acks:
-    return Acks(kafka)
+    return Acks(kafka)  # type: ignore[arg-type]  # all that is asked of a connection
 
 
 def message(offset: int) -> Message:

@@ -152,6 +152,21 @@ def test_a_listener_of_the_users_that_raises_after_the_seal(
     assert len(outbox.published) == _rows(engine) == 1
 
 
+def test_the_same_on_a_connection_that_is_used_again(engine: Engine) -> None:
+    outbox = InMemoryHalfOutbox()
+    with engine.connect() as connection:
+        event.listen(connection, "commit", _raise)
+        connection.execute(text("INSERT INTO things VALUES (1)"))
+        outbox.publish(connection, MESSAGE)
+        with pytest.raises(ZeroDivisionError):
+            connection.commit()
+        connection.rollback()
+        event.remove(connection, "commit", _raise)
+        connection.execute(text("INSERT INTO things VALUES (2)"))
+        connection.commit()
+    assert (outbox.published, _rows(engine)) == ([], 1)
+
+
 def test_the_same_in_sessions_that_are_used_again(engine: Engine) -> None:
     outbox = InMemoryHalfOutbox()
     with Session(engine) as session:

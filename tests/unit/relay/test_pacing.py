@@ -6,15 +6,16 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Message
 
-from relay.half.ledger.deliveries import REST_MS_MAX, rest_after
+from relay.delivery.rules.volume import REST_SECONDS_MAX, rest
 from relay.half.serving.intake import Arrivals
 
 
 @pytest.mark.parametrize(
-    ("transactions", "partitions", "rest"), [(0, 4, 0), (1, 64, 0), (2, 1, 0.5), (2, 4, 2), (11, 4, 20), (9_999, 4, 50)]
+    ("messages", "owners", "ms"), [(0, 4, 0), (1, 64, 0), (3, 1, 1), (2, 4, 2), (11, 4, 20), (9_999, 4, 50)]
 )
-def test_a_rest_is_in_proportion_to_the_batch_before_it(transactions: int, partitions: int, rest: float) -> None:
-    assert rest_after(transactions, partitions) == rest <= REST_MS_MAX
+def test_a_rest_is_in_proportion_to_the_batch_before_it(messages: int, owners: int, ms: float) -> None:
+    assert rest(messages, owners) == pytest.approx(ms / 1_000)
+    assert rest(messages, owners) <= REST_SECONDS_MAX
 
 
 def _records(*offsets: int) -> list[Message]:

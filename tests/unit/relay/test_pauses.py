@@ -1,6 +1,6 @@
 """Pauses of a table source: how long it rests, and how slowly it looks at an empty table."""
 
-from relay.table.pauses import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, REST_SECONDS_MAX, Pauses, rest
+from relay.table.pauses import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, Pauses
 
 
 def test_an_empty_table_is_looked_at_ever_more_slowly_until_there_is_something() -> None:
@@ -18,7 +18,3 @@ def test_an_empty_table_is_looked_at_ever_more_slowly_until_there_is_something()
     pauses.after(found=True, seconds=0.3)
     pauses.after(found=False, seconds=0.3)
     assert slept[-2:] == [0.3, IDLE_MIN_SECONDS]
-
-
-def test_a_lone_row_waits_for_no_company() -> None:
-    assert [rest(0), rest(1), rest(3), rest(100_000)] == [0, 0, 0.001, REST_SECONDS_MAX]

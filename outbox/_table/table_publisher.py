@@ -11,10 +11,9 @@ its xid and start that wait, are discarded, or are evidence (R61). With none of 
 server never gave the xid out, or has it as aborted: evidence may have been deleted by hand.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,12 +31,9 @@ from outbox._publish.acceptance import (
     too_many_bytes,
     too_many_messages,
 )
-from outbox._publish.local_connection import local_connection
-from outbox._publish.own_transaction import Savepoints, core_savepoint, core_transaction, own_transaction
 from outbox._publish.session_connection import BindArguments, writing_connection
 from outbox._publish.tracing import with_traces
 from outbox._table.insert_connection import (
-    CoreConnection,
     DbapiConnection,
     DbapiCursor,
     InsertConnection,
@@ -51,7 +47,7 @@ from outbox.message import Message
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
 from outbox.recorder import Recorder, guarded
 from outbox.settings import Settings, TableNames
-from outbox.transaction import Outcome, Receipt, Transaction, check_transaction_id
+from outbox.transaction import Outcome, Receipt, check_transaction_id
 
 _CURRENT = Statement("SELECT CAST(pg_current_xact_id_if_assigned() AS text)", ())
 
@@ -125,70 +121,6 @@ def _xid(connection: InsertConnection) -> str | None:
     return None if row[0] is None else str(int(row[0]))
 
 
-Insert = Callable[[InsertConnection, list[Message]], list[Receipt]]
-"""Inserts the rows of messages."""
-
-
-class RowParticipant:
-    """What an outbox has in one local transaction: rows, which Postgres removes with what is rolled back."""
-
-    def __init__(self, insert: Insert, connection: InsertConnection) -> None:
-        self.transaction_id = ""  # until the first message
-        self._insert = insert
-        self._connection = connection
-        self._count = 0
-        self.has_ended = False
-
-    def __len__(self) -> int:
-        return self._count
-
-    def strike(self, keep: int) -> None:
-        """Count the first `keep` messages only."""
-        self._count = keep
-
-    def publish(self, message: Message) -> Receipt:
-        (receipt,) = self._insert(self._connection, [message])
-        if self.transaction_id not in {"", receipt.transaction_id}:
-            raise UsageError(
-                "The transaction was ended inside the block. "
-                "Leave COMMIT and ROLLBACK to outbox.transaction(), which sends them at the end of the block."
-            )
-        self.transaction_id = receipt.transaction_id
-        self._count += 1
-        return receipt
-
-    def seal(self, *, marked: bool = False) -> None:
-        """Do nothing: the rows are written."""
-
-    def committed(self) -> bool:
-        """Return True: the rows are as durable as the business change."""
-        self.has_ended = True
-        return True
-
-    def rolled_back(self) -> None:
-        """Note the end: the rows are gone."""
-        self.has_ended = True
-
-    def unknown(self) -> None:
-        """Note the end: the rows are there, or they are not."""
-        self.has_ended = True
-
-
-def row_transaction(insert: Insert, connection: object) -> AbstractContextManager[Transaction]:
-    """Run a transaction on a connection of psycopg or SQLAlchemy Core."""
-    if isinstance(connection, Connection):
-        return core_transaction(connection, partial(_core, insert, connection))
-    local = local_connection(connection)
-    part = RowParticipant(insert, insert_connection(connection))
-    transaction = Transaction(part.publish, Savepoints(local, part).one, lambda: part.transaction_id)
-    return own_transaction(local, part, transaction)
-
-
-def _core(insert: Insert, connection: Connection) -> Transaction:
-    part = RowParticipant(insert, CoreConnection(connection))
-    return Transaction(part.publish, partial(core_savepoint, connection), lambda: part.transaction_id)
-
-
 Target = Session | scoped_session[Any] | Connection | DbapiConnection | DbapiCursor
 """What `publish()` takes in table mode."""
 
@@ -251,10 +183,6 @@ class TablePublisher:
         elif bind_arguments is not None:
             raise UsageError("bind_arguments choose the connection of a session. Omit them with a connection.")
         return insert_connection(target)
-
-    def transaction(self, connection: object) -> AbstractContextManager[Transaction]:
-        """Run a local transaction on a connection; an async one only in SQLAlchemy's greenlet."""
-        return row_transaction(self.insert, connection)
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
         return ask_table_outcome(self._settings.tables, transaction_id, database)

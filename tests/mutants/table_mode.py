@@ -487,7 +487,7 @@ def r78_row_of_the_function(message: tuple[str, str]) -> sql.Composed:
 @fails(
     "integration/library/test_inbox.py::test_a_row_that_a_trigger_keeps_out_is_not_taken_for_a_message_that_was_handled"
 )
-def r78_row_of_the_inbox(self: Inbox, id_: str, row: object) -> bool:
+def r78_row_of_the_inbox(self: Inbox, id_: str, rows: Sequence[object]) -> bool:
     """A consumer that has stored no id looks whether it is there. Without it a trigger that keeps rows out makes each
     message one that was handled: its offset is committed, and nothing is done for it."""
     return False

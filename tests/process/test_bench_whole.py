@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,17 @@ import pytest
 import typer
 
 from benchmarks.figures import Figure, Target
-from benchmarks.report import latencies_of, overview, section
 from benchmarks.report import main as make_report
+from benchmarks.report import overview
 from benchmarks.results_file import LATEST, read_results, write_json
 from benchmarks.whole import __main__ as whole
 from benchmarks.whole.check import main as check
 from benchmarks.whole.comparison import regressions
-from benchmarks.whole.merge import Outcome, merge, results_of_sections
+from benchmarks.whole.merge import Outcome, merge
 from benchmarks.whole.plan import (
     ALONE,
     BUDGET_SECONDS,
     DEMANDED,
-    MODES,
     NOT_ALL,
     NOT_AT_ALL,
     RUN_ALONE,
@@ -124,26 +122,6 @@ def test_of_two_steps_with_the_same_figure_the_first_counts() -> None:
     assert (found["ratio"], found["step"]) == (1, "one")
 
 
-def test_sections_of_the_report_get_their_steps_figures_back() -> None:
-    outcomes = [outcome("one", figure("x", 1, 1)), outcome("two", figure("y", 1, 1)), outcome("three", failure="no")]
-    peers = results_of_sections(merge(Mode.QUICK, "make bench", outcomes))["peers"]
-    assert [each["name"] for each in peers["figures"]] == ["x", "y"]
-    assert peers["date"] == PLACE["date"]
-
-
-def test_figures_of_table_mode_get_one_section(tmp_path: Path) -> None:
-    """Whichever step measured them; what was not measured is a row with its reason."""
-    one = outcome("library", figure("app_x", 1, 1), figure("table_x", 2, 1))
-    two = outcome("relay", figure("table_y", 0, 9))
-    sections = results_of_sections(merge(Mode.ORDINARY, "make bench", [one, two]))
-    assert [each["name"] for each in sections["peers"]["figures"] if each["name"].endswith("_x")] == ["app_x"]
-    modes = sections[MODES]
-    assert {"table_x", "table_y", "table_drain_vs_debezium"} <= {each["name"] for each in modes["figures"]}
-    text = section(MODES, modes, tmp_path / "charts")
-    assert "| how fast table_x | 2 messages/s | 1 (a peer) | 2 (2…2) |" in text
-    assert "| table_drain_vs_polling_relay | not measured: the step relay did not measure it |" in text
-
-
 def test_there_is_no_ratio_to_nothing() -> None:
     record = Figure("lost", "lost", "messages", "a peer", [0, 0, 0], [0, 0, 5], Target("ours", "at most", 0)).record()
     assert (record["ratio"], record["difference"], record["met"]) == (None, 0, True)
@@ -169,41 +147,6 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     assert "- Not measured: land_vs_delta, a run of this size leaves it out\n" in text
     assert (tmp_path / "performance" / "peers.svg").read_text().count("<svg") == 1
     assert "peers-cost" in overview(merged)
-
-
-@pytest.mark.parametrize(("date", "again"), [("2026-01-01T00:00:00+00:00", False), ("2027-01-01T00:00:00+00:00", True)])
-def test_what_a_whole_run_leaves_out_or_is_newer_is_told_from_a_run_of_its_own(
-    tmp_path: Path, date: str, *, again: bool
-) -> None:
-    merged = merge(Mode.QUICK, "make bench QUICK=1", [outcome("peers-drain", figure("fast", 2, 1))])
-    write_json(tmp_path / "results" / LATEST, merged)
-    alone = {
-        **results(figure("fast", 3, 1), figure("large", 7, 1)),
-        "command": "python -m benchmarks.peers --part large",
-        "date": date,
-    }
-    write_json(tmp_path / "results" / "peers.json", alone)
-    make_report(tmp_path / "results", tmp_path / "performance.md")
-    whole, _, rest = (tmp_path / "performance.md").read_text().partition("## Measured alone")
-    assert "python -m benchmarks.peers --part large" in rest
-    assert ("how fast fast" in whole, "how fast fast" in rest, "how fast large" in rest) == (True, again, True)
-
-
-def test_latencies_of_all_that_were_measured_are_in_one_table(tmp_path: Path) -> None:
-    names = [f"commit_to_visible_p{percent}_ms_200{suffix}" for suffix in ("", "_vs_rocketmq") for percent in (50, 99)]
-    figures = [figure(name, 5, beside, "ms") for name, beside in zip(names, (10, 20, None, None), strict=True)]
-    other = figure("commit_to_visible_p50_ms_2000", 7, 8, "ms")
-    table = replace(figure("table_commit_to_visible_p50_ms_200", 6, 5, "ms"), baseline="half mode")
-    measured = latest(*figures, other, table)
-    assert latencies_of(measured["figures"]) == {
-        "table mode": {50: "6"},
-        "half mode": {50: "5", 99: "5"},
-        "a peer": {50: "10", 99: "20"},
-    }
-    assert "| half mode | 5 | - | 5 |" in overview(measured)
-    text = section("peers", results_of_sections(measured)["peers"], tmp_path / "charts")
-    assert "commit_to_visible_p50_ms_2000" in text
-    assert "how fast commit_to_visible_p50_ms_200 " not in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The state of an in-memory outbox: open transactions, published messages for comparison, and requested failures."""
+"""The state of an in-memory outbox: open transactions, and published messages for comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from outbox.errors import OutboxError
 from outbox.message import Message
 from outbox.protocol.half import Header
 from outbox.protocol.identifiers import message_id
@@ -54,8 +53,6 @@ class PublishedMessage:
         )
 
 
-CommitFailure = tuple[type[OutboxError], bool]
-
 _xids = itertools.count(700)  # about where a new database is
 _row_ids = itertools.count(1)
 
@@ -99,9 +96,6 @@ class Memory:
         self._published: list[PublishedMessage] = []
         self._outcomes: dict[str, Outcome] = {}
         self.followers: list[Follower] = []
-        self.failing_publications = 0
-        self.commit_failures: list[CommitFailure] = []
-        """How the next COMMITs fail: with which error, and whether they succeed all the same."""
 
     def opened(self, transaction_id: str, part: OpenPart) -> None:
         with self._lock:
@@ -156,9 +150,7 @@ class Memory:
             return found + [message for follower in self.followers for message in follower.uncommitted()]
 
     def clear(self) -> None:
-        """Remove the published messages and the requested failures; open transactions are not affected."""
+        """Remove the published messages; open transactions are not affected."""
         with self._lock:
             self.published()
             self._published.clear()
-            self.commit_failures.clear()
-            self.failing_publications = 0

@@ -152,7 +152,7 @@ lock: setup ## Pin every dependency anew
 	$(COMPILE) requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
 
 lock-jars: setup ## Resolve the jars of every lock file again
-	$(BIN)/python -m tests.lock_jars
+	$(BIN)/python -m benchmarks.peers.lock_jars
 
 dist: $(VENV)/.installed ## Build wheels and source archives of both distributions, and their bill of materials, into dist/
 	rm -rf dist build/sbom

@@ -119,6 +119,10 @@ class AsyncOutbox(_AsyncFace[Outbox]):
         target = row_target(session)
         return await greenlet_spawn(self.sync.publish_many, target, messages, bind_arguments=bind_arguments)
 
+    async def cancel(self, session: AsyncTarget, receipt: Receipt) -> bool:
+        """Take back a message with `not_before`; as `Outbox.cancel()`."""
+        return await greenlet_spawn(self.sync.cancel, row_target(session), receipt)
+
     async def outcome(self, transaction_id: str, database: AsyncEngine | AsyncDriverConnection) -> Outcome:
         """Return the outcome of a local transaction; as `Outbox.outcome()`."""
         publisher = self.sync._publisher  # noqa: SLF001 - as above

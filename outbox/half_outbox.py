@@ -121,7 +121,6 @@ class HalfOutbox(Publishing[HalfPublisher]):
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
-            TransactionsRejected: The environment has `OUTBOX_REJECT_TRANSACTIONS` on.
             UsageError: `session` has another type, is two-phase, in autocommit, read-only, already being committed, or
                 writes on two connections.
             ConfigurationError: The channel is missing or wrong.

@@ -63,7 +63,7 @@ class Outbox(Publishing[Publisher]):
     def _start(self, settings: Settings, recorder: Recorder | None) -> None:
         """Set the publisher; `InMemoryOutbox` has its own."""
         self.settings = settings
-        self._publisher: Publisher = TablePublisher(settings, recorder)
+        self._publisher: TablePublisher = TablePublisher(settings, recorder)
 
     def publish(
         self,
@@ -87,7 +87,6 @@ class Outbox(Publishing[Publisher]):
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
-            TransactionsRejected: The environment has `OUTBOX_REJECT_TRANSACTIONS` on.
             UsageError: `session` has another type, is in autocommit, read-only, or writes on two connections.
             TableError: The message table is missing, or this role may not insert.
 
@@ -118,6 +117,23 @@ class Outbox(Publishing[Publisher]):
             OutboxError: As `publish()`.
         """
         return self._publisher.publish_many(session, messages, bind_arguments)
+
+    def cancel(self, session: Target, receipt: Receipt, *, bind_arguments: BindArguments | None = None) -> bool:
+        """Take back a message with `not_before`, with the transaction of a session or connection.
+
+        Either its row is gone with the COMMIT, and the message never leaves; or False is returned, because the relay
+        has taken it, or it was cancelled before.
+
+        Args:
+            session: As for `publish()`.
+            receipt: What `publish()` returned for it.
+            bind_arguments: As for `publish()`.
+
+        Raises:
+            UsageError: The message has no `not_before`, or `session` does not fit, as for `publish()`.
+            TableError: The table is missing, or this role may not delete.
+        """
+        return self._publisher.cancel(session, receipt, bind_arguments)
 
     def outcome(self, transaction_id: str, database: Engine | Connection | DbapiConnection | DbapiCursor) -> Outcome:
         """Return the outcome of a local transaction. Call it after an error of COMMIT, before a retry.

@@ -152,6 +152,7 @@ class TypedTopic(Generic[K, V]):
         partition: int = ANY_PARTITION,
         timestamp: int | None = None,
         check_immunity: float | None = None,
+        not_before: dt.datetime | None = None,
     ) -> Message:
         """Return a message for this topic.
 
@@ -165,13 +166,14 @@ class TypedTopic(Generic[K, V]):
             partition: As for `Message`.
             timestamp: As for `Message`, ms since 1970.
             check_immunity: As for `Message`, seconds.
+            not_before: As for `Message`.
 
         Raises:
             MessageRefused: Key or value cannot be serialized, or `Message` refuses another argument.
             UsageError: A serializer is asynchronous, or does not return bytes.
         """
         # The checks of a message run before a serializer registers a schema.
-        plain = Message(self.name, None, None, headers, partition, timestamp, check_immunity)
+        plain = Message(self.name, None, None, headers, partition, timestamp, check_immunity, not_before)
         context = SerializationContext(self.name, MessageField.KEY, [*plain.header_list(), *self._type_of(value)])
         key_bytes = self._serialize(self._key, key, context)
         context.field = MessageField.VALUE

@@ -1,4 +1,4 @@
-"""How often a message is tried, and what a failure says about it. Both loops share it.
+"""How often a message is tried, and whether it is to blame for a failure. Both loops share it.
 
 A failure that passes by itself is not the message's, which is tried again for as long as that takes (R88).
 """

@@ -67,7 +67,7 @@ def fetch(lock: Path, *, cache: Path | None = None, report: Report = _unwatched)
 def _download(repository: str, name: Coordinate, digest: str) -> bytes:
     address = f"{repository.rstrip('/')}/{name.repository_path}"
     try:
-        # A new one knows the proxies of the environment as they are now.
+        # A new one has the proxies of the environment as they are now.
         with urllib.request.build_opener().open(address, timeout=_SILENCE_SECONDS) as answer:
             content: bytes = answer.read()
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -86,7 +86,7 @@ def _download(repository: str, name: Coordinate, digest: str) -> bytes:
 
 
 def _repository() -> str:
-    """Return the address of the mirror, or of the public repository, which the Maven client knows."""
+    """Return the address of the mirror, or that of the public repository, which the Maven client has."""
     if mirror := os.environ.get(MIRROR_VARIABLE):
         return mirror
     try:

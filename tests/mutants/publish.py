@@ -184,10 +184,7 @@ def r47_exception_before_commit(connection: LocalConnection, part: Participant, 
 
 
 @mutant(ConsumerLoop._take_one, "R88", Harm.LOST)
-@fails(
-    "integration/library/test_consumer_loop.py::"
-    "test_without_a_topic_of_dead_letters_the_error_ends_the_call_and_the_message_comes_again"
-)
+@fails("integration/library/test_consumer_loop.py::test_error_without_a_dead_letter_topic_ends_the_call")
 def r88_offset_after_the_transaction(self: ConsumerLoop, consumer: Consumer) -> None:
     """The offset of a message is stored once its transaction is committed, or its dead letter is acknowledged. Stored
     before, it is committed when the consumer is closed for the message's error: the message never comes again."""
@@ -198,10 +195,7 @@ def r88_offset_after_the_transaction(self: ConsumerLoop, consumer: Consumer) -> 
 
 
 @mutant(trial.passes_by_itself, "R88", Harm.STUCK)
-@fails(
-    "integration/library/test_consumer_loop.py::"
-    "test_an_outage_of_the_database_counts_as_no_attempt_and_ends_no_membership"
-)
+@fails("integration/library/test_consumer_loop.py::test_outage_of_the_database_counts_as_no_attempt")
 def r88_outage_of_the_database(error: BaseException) -> bool:
     """An outage is no fault of a message. Counted as one, it ends the consumer, or makes dead letters of all messages
     that come while it lasts."""

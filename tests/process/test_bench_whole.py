@@ -2,9 +2,6 @@
 
 import importlib
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +11,18 @@ import typer
 from benchmarks.figures import Figure, Target
 from benchmarks.report import main as make_report
 from benchmarks.report import overview
-from benchmarks.results_file import LATEST, read_results, write_json
-from benchmarks.whole import __main__ as whole
+from benchmarks.results_file import LATEST, write_json
 from benchmarks.whole.check import main as check
 from benchmarks.whole.comparison import regressions
 from benchmarks.whole.merge import Outcome, merge
 from benchmarks.whole.plan import (
-    ALONE,
-    BUDGET_SECONDS,
     DEMANDED,
-    NOT_ALL,
     NOT_AT_ALL,
     RUN_ALONE,
     Mode,
     Step,
-    left_out,
     steps,
 )
-from benchmarks.whole.processes import run_step
-from tests.support.harness import wait_until
 from tests.support.reports import PLACE
 
 DEMANDED_FIELDS = {"name", "ours", "unit", "baseline", "baseline_value", "ratio", "target", "met", "runs", "spread"}
@@ -58,13 +48,6 @@ def latest(*figures: Figure) -> dict[str, Any]:
     return merge(Mode.QUICK, "make bench QUICK=1", [outcome("drain", *figures)])
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_each_size_has_steps_with_names_of_their_own(mode: Mode) -> None:
-    names = [step.name for step in steps(mode)]
-    assert len(names) == len(set(names))
-    assert all(step.longest_seconds <= BUDGET_SECONDS[mode] for step in steps(mode))
-
-
 @pytest.mark.parametrize(
     "step", [pytest.param(step, id=f"{mode}-{step.name}") for mode in Mode for step in steps(mode)]
 )
@@ -84,16 +67,6 @@ def test_every_part_is_measured_by_a_full_run_or_known_to_be_run_alone(section: 
     assert not full & set(RUN_ALONE.get(section, ()))
 
 
-def test_a_run_tells_what_it_does_not_measure() -> None:
-    ordinary = {(each.section, each.part): each.why for each in left_out(Mode.ORDINARY)}
-    assert ordinary["relay", "growth"] == NOT_AT_ALL
-    assert ordinary["peers", "latency"] == NOT_ALL
-    assert ordinary["library", "memory"] == ALONE
-    assert ("relay", "drain") not in ordinary
-    assert {each.why for each in left_out(Mode.FULL)} == {ALONE}
-    assert ("peers", "death") in {(each.section, each.part) for each in left_out(Mode.QUICK)}
-
-
 @pytest.mark.parametrize("mode", [Mode.ORDINARY, Mode.FULL])
 def test_every_demanded_figure_has_a_step(mode: Mode) -> None:
     assert set(DEMANDED.values()) <= {step.name for step in steps(mode)}
@@ -107,19 +80,6 @@ def test_a_demanded_figure_is_told_of_even_if_nobody_measured_it() -> None:
     assert found["relay_drain_vs_polling_relay"]["ratio"] == 2
     assert found["relay_drain_vs_debezium"]["not_measured"] == "the step peers-drain did not measure it"
     assert found["land_vs_delta"]["not_measured"] == "a run of this size leaves it out"
-
-
-def test_a_step_that_failed_says_why_in_each_figure_that_it_owes() -> None:
-    merged = merge(Mode.QUICK, "make bench", [outcome("spark", failure="not done after 60 s")])
-    owed = [each for each in merged["figures"] if each["step"] == "spark"]
-    assert [each["not_measured"] for each in owed] == ["not done after 60 s"] * 2
-    assert merged["machine"] is None
-
-
-def test_of_two_steps_with_the_same_figure_the_first_counts() -> None:
-    twice = [outcome("one", figure("x", 1, 1)), outcome("two", figure("x", 5, 1))]
-    [found] = [each for each in merge(Mode.FULL, "c", twice)["figures"] if each["name"] == "x"]
-    assert (found["ratio"], found["step"]) == (1, "one")
 
 
 def test_there_is_no_ratio_to_nothing() -> None:
@@ -221,72 +181,3 @@ def test_the_check_ends_with_1_and_names_the_figure(tmp_path: Path, capsys: pyte
     assert "speed was 1 times a peer, and is 0.5 times: worse by 50%" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="missing"):
         check(tmp_path / "none.json", kept)
-
-
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_only_a_run_that_ended_takes_the_place_of_the_kept_one(
-    interrupted: bool,  # noqa: FBT001 - a parameter
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept, running = tmp_path / "kept.json", tmp_path / "work" / "running.json"
-    kept.write_text("kept")
-    steps_left = list(steps(Mode.QUICK))
-
-    def run(step: Step, _left: float) -> Outcome:
-        steps_left.remove(step)
-        if interrupted and not steps_left:
-            raise KeyboardInterrupt
-        assert kept.read_text() == "kept"
-        return Outcome(step, 1, None, "no")
-
-    monkeypatch.setattr(whole, "WORK", tmp_path / "work")
-    monkeypatch.setattr(whole, "RUNNING", running)
-    monkeypatch.setattr(whole, "_run", run)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    if interrupted:
-        with pytest.raises(SystemExit, match=str(running)):
-            whole.main(Mode.QUICK, None, kept)
-        assert (kept.read_text(), len(read_results(running)["steps"])) == ("kept", len(steps(Mode.QUICK)) - 1)
-    else:
-        whole.main(Mode.QUICK, None, kept)
-        assert (len(read_results(kept)["steps"]), running.exists()) == (len(steps(Mode.QUICK)), False)
-
-
-HEAR_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-"""A shell starts what runs in the background deaf to it."""
-
-
-def test_a_step_that_fails_or_lasts_is_told_of(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert run_step(["-c", "print(1)"], log, 60) is None
-    assert run_step(["-c", "raise SystemExit('no such thing')"], log, 60) == "ended with 1: no such thing"
-    assert run_step(["-c", "print('│ wrong │\\n╰──╯'); exit(2)"], log, 60) == "ended with 2: wrong"
-    assert run_step(["-c", f"{HEAR_SIGINT}; import time; time.sleep(600)"], log, 0.5) == "not done after 0 s"
-
-
-CHILD = """
-import os, signal, sys, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-with open(sys.argv[1], "w") as file:
-    file.write(str(os.getpid()))
-time.sleep(600)
-"""
-STEP = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
-RUN = f"""
-import pathlib, sys
-from benchmarks.whole.processes import run_step
-{HEAR_SIGINT}
-run_step(["-c", *sys.argv[2:]], pathlib.Path(sys.argv[1]), 600)
-"""
-
-
-def test_what_a_step_started_ends_with_the_run(tmp_path: Path) -> None:
-    """Ctrl-C of a run whose step has started a process of its own, which does not listen to it."""
-    pid = tmp_path / "pid"
-    command = [sys.executable, "-c", RUN, str(tmp_path / "log"), STEP, CHILD, str(pid)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        wait_until(lambda: pid.exists() and pid.read_text() != "")
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
-    wait_until(lambda: not Path(f"/proc/{pid.read_text()}").exists())

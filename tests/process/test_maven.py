@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.peers.lock_jars import make_lock
 from outbox._jars import fetch as maven
 from outbox._jars.fetch import MIRROR_VARIABLE, fetch
 from outbox._jars.java import SetupError
 from outbox._jars.lock_file import Coordinate, read_lock
 from stack.servers import all_locks
-from tests.lock_jars import make_lock
 
 LAMP = Coordinate("org.example", "lamp", "1.0")
 BULB = Coordinate("org.example", "bulb", "2.1", "linux-x86_64")

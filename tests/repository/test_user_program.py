@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outbox import AsyncOutbox, HalfOutbox, Inbox, Message, Outbox, Receipt, RetryableError, TypedTopic
-from outbox.errors import CommitOutcomeUnknown
+from outbox.errors import MessageRefused
 from outbox.listener import LocalTransactionState, TransactionListener
 from outbox.transaction import Outcome
 from outbox.transactional_producer import TransactionalProducer
@@ -30,10 +30,11 @@ def write(outbox: Outbox, url: str) -> Receipt:
     try:
         with Session(engine) as session, session.begin():
             receipt = outbox.publish(session, orders.message({"id": 1}, key="1"))
+            assert_type(outbox.cancel(session, receipt), bool)
             assert_type(outbox.publish_many(session, [Message("orders", b"v")]), list[Receipt])
     except MessageRefused:
-        assert outbox.outcome(receipt.transaction_id, engine) is Outcome.ROLLED_BACK
         raise
+    assert outbox.outcome(receipt.transaction_id, engine) is Outcome.COMMITTED
     with psycopg.connect(url) as connection, connection.transaction():
         outbox.publish(connection, Message("orders", None, key=b"1", headers={"a": "b"}))
     with Session(engine) as session, session.begin():

@@ -92,6 +92,11 @@ class MemoryPublisher(TablePublisher):
         self._rows.refuse(messages)
         return super().insert(connection, messages)
 
+    def cancel(self, target: Any, receipt: Receipt, bind_arguments: BindArguments | None = None) -> bool:
+        """Remove a published message that waits for its time, at once."""
+        del target, bind_arguments
+        return self._memory.cancel(receipt.message_id)
+
     def outcome(self, transaction_id: str, database: object) -> Outcome:
         del database
         check_transaction_id(transaction_id)

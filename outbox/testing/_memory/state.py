@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -27,6 +28,7 @@ class PublishedMessage:
         timestamp: Timestamp of the message, ms since 1970, or None.
         transaction_id: Id of its transaction, a UUIDv7.
         message_id: The id that the record on a real topic would carry in its header `outbox-id`.
+        not_before: The time for which it would wait.
     """
 
     topic: str
@@ -37,6 +39,7 @@ class PublishedMessage:
     timestamp: int | None
     transaction_id: str
     message_id: str
+    not_before: datetime | None = None
 
     @classmethod
     def of(cls, message: Message, transaction_id: str, position: int) -> PublishedMessage:
@@ -50,6 +53,7 @@ class PublishedMessage:
             message.timestamp,
             transaction_id,
             message_id(transaction_id, position),
+            message.not_before,
         )
 
 
@@ -142,6 +146,13 @@ class Memory:
             for follower in self.followers:
                 follower.refresh()
             return list(self._published)
+
+    def cancel(self, id_: str) -> bool:
+        """Remove a published message that waits for its time; return whether it was there."""
+        with self._lock:
+            before = self.published()
+            self._published = [one for one in before if one.message_id != id_ or one.not_before is None]
+            return len(self._published) < len(before)
 
     def uncommitted(self) -> list[PublishedMessage]:
         """Return the messages of open transactions, in the order in which these began."""

@@ -122,7 +122,7 @@ def work(site: Site, request: pytest.FixtureRequest) -> Work:
     return Work(site, request.param)
 
 
-def test_each_message_has_one_effect_and_its_offset_comes_after(work: Work) -> None:
+def test_message_has_one_effect_and_its_offset_comes_after(work: Work) -> None:
     work.write("tea", "salt", "tea")  # the third is the first once more
     with work.running():
         wait_until(lambda: work.effects() == ["tea", "salt"])
@@ -133,7 +133,7 @@ def test_each_message_has_one_effect_and_its_offset_comes_after(work: Work) -> N
         wait_until(lambda: work.effects() == ["tea", "salt", "oil"])
 
 
-def test_a_message_that_always_fails_becomes_a_dead_letter_and_is_handled_from_there(work: Work) -> None:
+def test_message_that_always_fails_becomes_a_dead_letter(work: Work) -> None:
     work.write("tea", "bad", "salt")
     work.fails = lambda what: ValueError("no such tea") if what == "bad" else None
     with work.running(dead_letters=work.dead, attempts=3):
@@ -155,7 +155,7 @@ def test_a_message_that_always_fails_becomes_a_dead_letter_and_is_handled_from_t
         wait_until(lambda: work.effects() == ["tea", "salt", "bad"])
 
 
-def test_without_a_topic_of_dead_letters_the_error_ends_the_call_and_the_message_comes_again(work: Work) -> None:
+def test_error_without_a_dead_letter_topic_ends_the_call(work: Work) -> None:
     work.write("tea", "bad")
     work.fails = lambda what: ValueError("no such tea") if what == "bad" else None
     with pytest.raises(ValueError, match="no such tea"), work.running(attempts=2):
@@ -166,9 +166,7 @@ def test_without_a_topic_of_dead_letters_the_error_ends_the_call_and_the_message
         wait_until(lambda: work.effects() == ["tea", "bad"])
 
 
-def test_an_outage_of_the_database_counts_as_no_attempt_and_ends_no_membership(
-    work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_outage_of_the_database_counts_as_no_attempt(work: Work, caplog: pytest.LogCaptureFixture) -> None:
     """It lasts longer than a member may go without a poll."""
     passing = [psycopg.errors.AdminShutdown(), psycopg.errors.SerializationFailure(), ConnectionResetError()]
     failures = iter([*passing, *(psycopg.OperationalError() for _ in range(3))])
@@ -180,7 +178,7 @@ def test_an_outage_of_the_database_counts_as_no_attempt_and_ends_no_membership(
     assert not [line for line in caplog.messages if "poll interval" in line]
 
 
-def test_a_record_without_an_id_becomes_a_dead_letter_at_once(work: Work) -> None:
+def test_record_without_an_id_becomes_a_dead_letter_at_once(work: Work) -> None:
     work.write("foreign", other=b"1")
     work.write("tea")
     with work.running(dead_letters=work.dead):
@@ -189,7 +187,7 @@ def test_a_record_without_an_id_becomes_a_dead_letter_at_once(work: Work) -> Non
     assert (dict(letter.headers)["dead-letter-reason"] or b"").startswith(b"UsageError: record ")
 
 
-def test_a_topic_of_dead_letters_that_is_not_there_is_waited_for(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_dead_letter_that_kafka_refuses_is_written_again(work: Work, caplog: pytest.LogCaptureFixture) -> None:
     """Kafka refuses the record, as its own limit is smaller than the message."""
     work.site.set_topic(work.dead, "max.message.bytes", "20")
     work.fails = lambda what: ValueError() if what == "bad" else None
@@ -202,7 +200,7 @@ def test_a_topic_of_dead_letters_that_is_not_there_is_waited_for(work: Work, cap
     assert len(work.site.wait_visible(1, "dead")) == 1
 
 
-def test_a_message_whose_partition_is_lost_is_left_to_who_has_it_next(work: Work) -> None:
+def test_message_of_a_lost_partition_is_left_to_its_next_owner(work: Work) -> None:
     """The first consumer waits between attempts when the second one comes, which gets one of two partitions."""
     work.site.create_topics("pair", partitions=2)
     pair = work.site.topic("pair")
@@ -218,7 +216,7 @@ def test_a_message_whose_partition_is_lost_is_left_to_who_has_it_next(work: Work
             wait_until(lambda: sorted(work.effects()) == ["salt", "tea"], timeout=60)
 
 
-def test_what_is_set_up_wrongly_ends_the_call_and_blames_no_message(work: Work) -> None:
+def test_wrong_setup_ends_the_call_and_blames_no_message(work: Work) -> None:
     work.write("tea")
     given = {"enable.auto.commit": False, "enable_auto_commit": False, "group.id": "x", "group_id": "x"}
     with pytest.raises(ConfigurationError, match=r"sets enable.auto.commit, group.id itself\. Remove it"):

@@ -23,7 +23,7 @@ from sqlalchemy.schema import MetaData
 from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames, TypedTopic
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.publish_function import STARTED_US
-from outbox.errors import TableError, TransactionsRejected, UsageError
+from outbox.errors import TableError, UsageError
 from outbox.message import HeadersInput
 from outbox.operator.reading.discards import DiscardedTable
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
@@ -615,20 +615,6 @@ def test_all_messages_are_checked_before_one_is_inserted(
 ) -> None:
     with Session(engine) as session, session.begin(), pytest.raises(MessageRefused, match=r"reserved|internal"):
         place.outbox.publish_many(session, messages())
-    assert place.rows() == []
-
-
-def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engine: Engine) -> None:
-    with (
-        Outbox.from_env({**place.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
-        Session(engine) as session,
-        session.begin(),
-    ):
-        with pytest.raises(TransactionsRejected):
-            outbox.publish(session, Message("orders"))
-        outbox.close()
-        with pytest.raises(UsageError, match="closed"):
-            outbox.publish_many(session, [Message("orders")])
     assert place.rows() == []
 
 

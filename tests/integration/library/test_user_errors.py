@@ -394,11 +394,6 @@ def _listener_in_a_savepoint(world: World) -> None:
         producer.send_message_in_transaction(world.message, session=session)
 
 
-def _rejected(world: World) -> None:
-    with HalfOutbox.from_env({**world.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
-        world.publish(world.message, rejecting)
-
-
 def _no_engine(world: World) -> None:
     with Session() as session:
         world.outbox.publish(session, world.message)
@@ -490,7 +485,6 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         "Make the message, its headers or the key of the transaction's first message smaller",
     ),
     "too many": (_too_many, "Publish further ones in another one"),
-    "rejected": (_rejected, "reject_transactions is on. Try again later"),
     "unknown property": (
         lambda w: w.publish(w.message, HalfOutbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name)),
         "correct it, see CONFIGURATION.md of librdkafka",
@@ -680,6 +674,10 @@ COMMANDS = (
     "was not stored in table",  # tests/integration/library/test_inbox.py
     "sets \0 itself. Remove it from the",  # tests/integration/library/test_consumer_loop.py
     "must be above 0",  # tests/unit/outbox/test_tables.py
+    "Topic \0 takes \0, not \0",  # tests/unit/outbox/test_serialization.py
+    "a half cannot wait for a time",  # tests/integration/relay/test_scheduled.py, as are the next two
+    "was published without not_before",
+    "no time with a time zone",
     "Drop it, or run this with another role",  # tests/integration/relay/test_table_counts.py
     "was not found; \0 could not be read",  # tests/integration/operator/test_one_server_away.py
     "stop the relay that serves it",

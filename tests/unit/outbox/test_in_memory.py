@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from outbox import Message, MessageRefused
-from outbox.errors import TransactionFenced, TransactionsRejected, UsageError
+from outbox.errors import TransactionFenced, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage
@@ -179,12 +179,6 @@ def test_declared_topic_of_declared_channel_is_refused(engine: Engine) -> None:
             InMemoryHalfOutbox(topics=["shop.check", "shop.half"]).publish(session, Message("shop.check", "v"))
         with pytest.raises(MessageRefused, match=r"'outbox.half' is an internal topic"):
             InMemoryHalfOutbox().publish(session, Message("outbox.half", "v"))
-
-
-def test_transactions_are_rejected(engine: Engine) -> None:
-    rejecting = InMemoryOutbox.from_env({"OUTBOX_SERVICE": "billing", "OUTBOX_REJECT_TRANSACTIONS": "true"})
-    with Session(engine) as session, pytest.raises(TransactionsRejected):
-        rejecting.publish(session, MESSAGE)
 
 
 def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> None:

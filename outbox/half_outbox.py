@@ -15,9 +15,10 @@ from outbox._half.sender import Sender
 from outbox._postgres.callback_table import CallbackTable
 from outbox._publish.publisher import Publishing
 from outbox._publish.session_connection import BindArguments
+from outbox.errors import UsageError
 from outbox.listener import TransactionListener
 from outbox.message import Message
-from outbox.outbox import OutboxOptions, require_blocking
+from outbox.outbox import OutboxOptions
 from outbox.recorder import Recorder
 from outbox.settings import HalfSettings, TableNames, channel_names
 from outbox.transaction import HalfTransaction, Outcome, Receipt
@@ -120,7 +121,6 @@ class HalfOutbox(Publishing[HalfPublisher]):
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
-            TransactionsRejected: The environment has `OUTBOX_REJECT_TRANSACTIONS` on.
             UsageError: `session` has another type, is two-phase, in autocommit, read-only, already being committed, or
                 writes on two connections.
             ConfigurationError: The channel is missing or wrong.
@@ -164,7 +164,8 @@ class HalfOutbox(Publishing[HalfPublisher]):
         """Run a local transaction on a connection of psycopg or SQLAlchemy Core; the library sends BEGIN and COMMIT.
 
         Args:
-            connection: As for `Outbox.transaction()`.
+            connection: A connection outside a transaction. One of psycopg may be in autocommit, one of SQLAlchemy
+                must not be.
             eager: Send halves at `publish()`, not at COMMIT; None: the `eager` of the outbox.
 
         Raises:
@@ -173,7 +174,10 @@ class HalfOutbox(Publishing[HalfPublisher]):
             TransactionFenced: The checker decided ROLLBACK before COMMIT; all is rolled back.
             CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
         """
-        require_blocking(connection)
+        if not isinstance(connection, psycopg.Connection | Connection):
+            raise UsageError(
+                f"outbox.transaction() takes a connection of psycopg or of SQLAlchemy, not {type(connection).__name__}."
+            )
         return self._publisher.transaction(connection, eager=eager)
 
     def outcome(self, transaction_id: str, database: Engine | psycopg.Connection[Any]) -> Outcome:

@@ -4,37 +4,42 @@ Kafka delivers a message again when a consumer dies before it commits its offset
 relay lost its checkpoint's metadata. The id in the header `outbox-id` stays the same. A consumer that stores it in its
 own transaction handles each message once:
 
-    inbox = Inbox("billing")
-    with Session(engine) as session, session.begin():
-        if inbox.once(session, message):
-            session.add(Invoice(...))
+    def handle(session: Session, message: Message) -> None:
+        session.add(Invoice(...))
 
-Commit the offsets after that transaction, never before.
+    Inbox("billing").run(sessionmaker(engine).begin, handle, {"bootstrap.servers": "..."}, "orders")
+
+In a loop of your own call `once()`, and commit the offsets after that transaction, never before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import psycopg
-from psycopg import sql
-from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
-from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, scoped_session
 
+from outbox._consume.trial import Ended
 from outbox._kafka.consumed_records import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
-from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
+from outbox._postgres.inbox_table import InboxTable
+from outbox._postgres.table_errors import sqlstate_of
+from outbox._table.insert_connection import DbapiConnection, insert_connection
+from outbox._table.message_insert import Statement
 from outbox.errors import ConfigurationError, TableError, UsageError
 from outbox.settings import TableNames
 
-if TYPE_CHECKING:  # SQLAlchemy refuses this import where greenlet is missing
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+if TYPE_CHECKING:  # what is in extras, or in other packages
+    import threading
 
+    from aiokafka import ConsumerRecord
+    from confluent_kafka import Message
+    from sqlalchemy import Connection
+
+    from outbox.async_outbox import AsyncTarget
+
+T = TypeVar("T")
 _UNDEFINED_TABLE = "42P01"
 
 
@@ -58,8 +63,10 @@ class Inbox:
             raise ConfigurationError(f"Consumer group {group!r} is not valid. Use 1 to {MAX_CHARACTERS} characters.")
         self.group = group
         self._table = InboxTable(tables or TableNames())
-        self._insert, self._find = map(text, self._table.once_statements(sql.SQL(":consumer_group"), sql.SQL(":id")))
-        self._psycopg = [one.encode() for one in self._table.once_statements(sql.Placeholder(), sql.Placeholder())]
+        self._statements = {
+            numbered: self._table.once_statements(*(("$1", "$2") if numbered else ("%s", "%s")))
+            for numbered in (False, True)
+        }
 
     def __repr__(self) -> str:
         """Return group and table."""
@@ -67,7 +74,7 @@ class Inbox:
 
     def once(
         self,
-        session: Session | scoped_session[Any] | Connection | psycopg.Connection[Any],
+        session: Session | scoped_session[Any] | Connection | DbapiConnection,
         message: ConsumedRecord | str,
     ) -> bool:
         """Store a message's id in the caller's transaction and return whether the message is new.
@@ -78,8 +85,8 @@ class Inbox:
         message again.
 
         Args:
-            session: A SQLAlchemy session or connection, or a psycopg connection. Its transaction begins if none is
-                open. Handle the message on the same one.
+            session: A session, or a connection to Postgres of SQLAlchemy, Django, psycopg, psycopg2 or pg8000. Its
+                transaction begins if none is open. Handle the message on the same one.
             message: The record as consumed by confluent-kafka, aiokafka, kafka-python or FastStream. For records that
                 did not come through an outbox: an id of at most 255 characters, such as
                 `f"{topic}/{partition}/{offset}"`.
@@ -90,70 +97,40 @@ class Inbox:
             TableError: The id was not stored, and is not there.
         """
         id_ = message_id_of(message)
-        if isinstance(session, psycopg.Connection):
-            return self._once_on_psycopg(session, id_)
-        if isinstance(session, scoped_session):
-            session = session()
-        if isinstance(session, Session):
-            session = session.connection()
-        if not isinstance(session, Connection):
+        target: Any = session() if isinstance(session, scoped_session) else session
+        connection = insert_connection(target.connection() if isinstance(target, Session) else target)
+        if connection.autocommits and not connection.in_transaction:
             raise UsageError(
-                f"once() takes a session or a connection of SQLAlchemy or psycopg, not {type(session).__name__}."
+                "The connection is in autocommit mode, where the id would be stored even if handling the message "
+                "fails. Call once() and handle the message in one transaction."
             )
-        if getattr(session.connection.dbapi_connection, "autocommit", False):
-            raise _autocommit()
-        parameters = dict(zip(("consumer_group", "id"), self._parameters(id_), strict=True))
+        insert, find = (Statement(one, self._parameters(id_)) for one in self._statements[connection.numbered])
         with self._missing_table():
-            is_new = session.execute(self._insert, parameters).first() is not None
-            return is_new or self._was_handled(id_, session.execute(self._find, parameters).first())
+            return bool(connection.run(insert)) or self._was_handled(id_, connection.run(find))
 
-    async def once_async(
-        self,
-        session: AsyncSession | async_scoped_session[Any] | AsyncConnection | psycopg.AsyncConnection[Any],
-        message: ConsumedRecord | str,
-    ) -> bool:
-        """Store a message's id as `once()` does, without blocking the event loop.
+    async def once_async(self, session: AsyncTarget, message: ConsumedRecord | str) -> bool:
+        """Store a message's id as `once()` does, without blocking the event loop; needs the extra `asyncio`.
 
         Args:
-            session: SQLAlchemy's AsyncSession or AsyncConnection, or a psycopg AsyncConnection.
+            session: SQLAlchemy's AsyncSession or AsyncConnection, or a connection of psycopg or asyncpg.
             message: As for `once()`.
 
         Raises:
             UsageError: As for `once()`.
             ConfigurationError: As for `once()`; `TableError` is one.
         """
-        id_ = message_id_of(message)
-        if isinstance(session, psycopg.AsyncConnection):
-            return await self._once_on_async_psycopg(session, id_)
-        one: Any = session if hasattr(session, "run_sync") or not callable(session) else session()
-        if not hasattr(one, "run_sync"):
-            raise UsageError(
-                "once_async() takes an async session or connection of SQLAlchemy or psycopg, "
-                f"not {type(session).__name__}."
-            )
-        return bool(await one.run_sync(self.once, id_))
+        from sqlalchemy.util import greenlet_spawn  # noqa: PLC0415 - of the extra
 
-    def _once_on_psycopg(self, connection: psycopg.Connection[Any], id_: str) -> bool:
-        _require_transaction(connection)
-        with self._missing_table():
-            cursor, (insert, find) = psycopg.Cursor(connection, row_factory=tuple_row), self._psycopg  # not its factory
-            is_new = cursor.execute(insert, self._parameters(id_)).fetchone() is not None
-            return is_new or self._was_handled(id_, cursor.execute(find, self._parameters(id_)).fetchone())
+        from outbox.async_outbox import row_target  # noqa: PLC0415 - as above
 
-    async def _once_on_async_psycopg(self, connection: psycopg.AsyncConnection[Any], id_: str) -> bool:
-        _require_transaction(connection)
-        with self._missing_table():
-            cursor, (insert, find) = psycopg.AsyncCursor(connection, row_factory=tuple_row), self._psycopg
-            if await (await cursor.execute(insert, self._parameters(id_))).fetchone() is not None:
-                return True
-            return self._was_handled(id_, await (await cursor.execute(find, self._parameters(id_))).fetchone())
+        return await greenlet_spawn(self.once, row_target(session), message)
 
     def _parameters(self, id_: str) -> tuple[str, str]:
         return self.group.encode().hex(), id_.encode().hex()
 
-    def _was_handled(self, id_: str, row: object) -> bool:
+    def _was_handled(self, id_: str, rows: Sequence[object]) -> bool:
         """Return False: the message is not new. Refuse one that was neither stored now nor before (R78)."""
-        if row is None:
+        if not rows:
             raise TableError(
                 f"The id {id_!r} of group {self.group!r} was not stored in table {self._table.full_name}, and is not "
                 "there: a trigger, a rule or row security keeps rows out, or it was purged just now. Roll back, run "
@@ -161,35 +138,107 @@ class Inbox:
             )
         return False
 
-    def purge(self, database: Engine | psycopg.Connection[Any], keep: timedelta, batch: int = PURGE_BATCH) -> int:
-        """Delete the ids that this consumer group stored longer ago than a given age.
+    def run(
+        self,
+        begin: Callable[[], AbstractContextManager[T]],
+        handler: Callable[[T, Message], object],
+        kafka: Mapping[str, Any],
+        topics: str | Sequence[str],
+        *,
+        dead_letters: str | None = None,
+        attempts: int = 5,
+        first_pause_seconds: float = 1.0,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Consume with confluent-kafka until SIGTERM or SIGINT: handle each message once, across outages.
 
-        A message that is delivered again after its row was deleted is handled twice. It can be delivered again as long
-        as its record is in its topic (offsets reset, consumer down), and as long as its half is in the half topic (a
-        relay that lost its checkpoint's metadata). Keep at least the longer of both retentions; `outbox channel create`
-        sets 14 days for the half topic.
+        Each message has a transaction of its own, in which its id is stored; its offset is stored after that. A lost
+        connection, a restarting database, a deadlock or a serialization failure is waited for, without limit. Any other
+        exception counts; pauses grow twofold up to 30 s, and meanwhile the consumer stays in its group.
 
         Args:
-            database: A SQLAlchemy engine, or a psycopg connection outside a transaction.
-            keep: Minimum age of the rows to delete, by the database's clock.
-            batch: Rows to delete per transaction.
-
-        Returns:
-            The number of deleted rows.
+            begin: Opens a transaction of SQLAlchemy or psycopg that ends with the block: `sessionmaker(engine).begin`,
+                `engine.begin`, or `connection` of a pool of psycopg.
+            handler: Is called with that transaction and a message that is new. It writes through the transaction only,
+                and does not commit.
+            kafka: Properties of librdkafka, without those of group, offsets and isolation.
+            topics: One topic, or several.
+            dead_letters: Topic to which a message is written that failed `attempts` times, with headers
+                `dead-letter-reason`, `-topic`, `-partition`, `-offset`, `-group` and `-attempts`. Its id is not stored,
+                so that it can be handled from there. None: the exception ends the call.
+            attempts: How often a message is tried.
+            first_pause_seconds: Pause after the first failure.
+            stop: Set it to end the call; needed in another thread than the main one, which gets no signals.
 
         Raises:
-            UsageError: The age or the batch is not above 0, or the connection is in a transaction.
-            ConfigurationError: The table does not exist.
+            ConfigurationError: The inbox table does not exist, or `kafka` has a property that this call sets.
+            UsageError: `begin` opens no transaction.
         """
-        with self._missing_table():
-            return self._table.purge(database, keep, self.group, batch)
+        from outbox._consume.consumer_loop import ConsumerLoop, asked_by_signal  # noqa: PLC0415 - who consumes otherwise
+
+        def handle(message: Message) -> None:
+            id_ = message_id_of(message)
+            with begin() as transaction:
+                with _ending():
+                    is_new = self.once(transaction, id_)  # type: ignore[arg-type]
+                if is_new:
+                    handler(transaction, message)
+
+        with nullcontext(stop.is_set) if stop else asked_by_signal() as is_asked, _unwrapped():
+            ConsumerLoop(
+                self.group, handle, kafka, _listed(topics), dead_letters, attempts, first_pause_seconds, is_asked
+            ).run()
+
+    async def run_async(
+        self,
+        begin: Callable[[], AbstractAsyncContextManager[T]],
+        handler: Callable[[T, ConsumerRecord[bytes, bytes]], Awaitable[object]],
+        kafka: Mapping[str, Any],
+        topics: str | Sequence[str],
+        *,
+        dead_letters: str | None = None,
+        attempts: int = 5,
+        first_pause_seconds: float = 1.0,
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        """Consume with aiokafka as `run()` does with confluent-kafka.
+
+        Args:
+            begin: `async_sessionmaker(engine).begin`, `begin` of an AsyncEngine, or `connection` of an async pool of
+                psycopg.
+            handler: A coroutine function.
+            kafka: Arguments of `AIOKafkaConsumer`, without those of group, offsets, isolation and deserializers.
+            topics: As for `run()`.
+            dead_letters: As for `run()`.
+            attempts: As for `run()`.
+            first_pause_seconds: As for `run()`.
+            stop: Set it to end the call; None: SIGTERM and SIGINT end it.
+
+        Raises:
+            ConfigurationError: As for `run()`.
+            UsageError: As for `run()`.
+        """
+        from outbox._consume.async_consumer_loop import AsyncConsumerLoop, set_by_signal  # noqa: PLC0415 - as above
+
+        async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
+            id_ = message_id_of(record)
+            async with begin() as transaction:
+                with _ending():
+                    is_new = await self.once_async(transaction, id_)  # type: ignore[arg-type]
+                if is_new:
+                    await handler(transaction, record)
+
+        with nullcontext(stop) if stop else set_by_signal() as asked, _unwrapped():
+            await AsyncConsumerLoop(
+                self.group, handle, kafka, _listed(topics), dead_letters, attempts, first_pause_seconds, asked
+            ).run()
 
     @contextmanager
     def _missing_table(self) -> Iterator[None]:
         try:
             yield
-        except (psycopg.errors.UndefinedTable, ProgrammingError) as error:
-            if getattr(getattr(error, "orig", error), "sqlstate", None) != _UNDEFINED_TABLE:
+        except Exception as error:
+            if sqlstate_of(error) != _UNDEFINED_TABLE:
                 raise
             raise ConfigurationError(
                 f"Table {self._table.full_name} does not exist in this database. "
@@ -197,13 +246,22 @@ class Inbox:
             ) from error
 
 
-def _require_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
-        raise _autocommit()
+def _listed(topics: str | Sequence[str]) -> list[str]:
+    return [topics] if isinstance(topics, str) else list(topics)
 
 
-def _autocommit() -> UsageError:
-    return UsageError(
-        "The connection is in autocommit mode, where the id would be stored even if handling the message fails. "
-        "Call once() and handle the message in one transaction."
-    )
+@contextmanager
+def _ending() -> Iterator[None]:
+    """End the loop if the inbox cannot be used as it is: no message is to blame."""
+    try:
+        yield
+    except (ConfigurationError, UsageError) as error:
+        raise Ended(error) from error
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    try:
+        yield
+    except Ended as ended:
+        raise ended.error from ended.error.__cause__

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from numbers import Integral
 
@@ -106,6 +107,8 @@ class Message:
         headers: A mapping, or pairs where names repeat or order matters. Names beginning with `outbox-` are refused.
         partition: Partition of the real topic; -1: chosen by key, as the Java producer does.
         timestamp: Timestamp of the record, ms since 1970; None: the time at which the broker stored the half.
+        not_before: Table mode: the time from which the message is delivered, with a time zone. Until then it waits, and
+            `cancel()` takes it back; what is published later passes it. None: now.
         check_immunity: Seconds after the half was stored before the transaction is checked (RocketMQ:
             CHECK_IMMUNITY_TIME_IN_SECONDS), at most 3,600; None: the relay's `transaction_timeout_ms`. Set it for a
             local transaction that is known to take long.
@@ -125,6 +128,7 @@ class Message:
     partition: int = ANY_PARTITION
     timestamp: int | None = None
     check_immunity: float | None = None
+    not_before: datetime | None = None
     _key: bytes | None = field(init=False, compare=False)  # encoded once, not at each use
     _value: bytes | None = field(init=False, compare=False)
     _headers: tuple[Header, ...] = field(init=False, compare=False)
@@ -157,6 +161,7 @@ class Message:
         return (
             self.timestamp is not None
             or self.check_immunity is not None
+            or self.not_before is not None
             or type(self.partition) is not int
             or self.partition != ANY_PARTITION
         )
@@ -177,6 +182,9 @@ class Message:
             raise MessageRefused(f"Timestamp {self.timestamp} is too large. Give ms since 1970.")
         if self.check_immunity is not None and not 0 <= self.check_immunity <= MAX_IMMUNITY_SECONDS:
             raise MessageRefused(f"check_immunity is {self.check_immunity} s. Use 0 to {MAX_IMMUNITY_SECONDS} seconds.")
+
+        if self.not_before is not None and (not isinstance(self.not_before, datetime) or not self.not_before.tzinfo):
+            raise MessageRefused("not_before is no time with a time zone. Give a datetime such as datetime.now(UTC).")
 
     def __repr__(self) -> str:
         """Return topic and size only, so that no payload, key or header value reaches a log."""

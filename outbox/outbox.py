@@ -1,21 +1,18 @@
 """`Outbox`: the library's main class. Messages are rows of the message table, which the relay delivers."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Self, TypedDict
+from typing import Self, TypedDict
 
-import psycopg
 from sqlalchemy.engine import Connection, Engine
 
 from outbox._publish.publisher import Publisher, Publishing
 from outbox._publish.session_connection import BindArguments
 from outbox._table.insert_connection import DbapiConnection, DbapiCursor
 from outbox._table.table_publisher import TablePublisher, Target
-from outbox.errors import UsageError
 from outbox.message import Message
 from outbox.recorder import Recorder
 from outbox.settings import Settings, TableNames, channel_names
-from outbox.transaction import Outcome, Receipt, Transaction
+from outbox.transaction import Outcome, Receipt
 
 
 class OutboxOptions(TypedDict, total=False):
@@ -66,7 +63,7 @@ class Outbox(Publishing[Publisher]):
     def _start(self, settings: Settings, recorder: Recorder | None) -> None:
         """Set the publisher; `InMemoryOutbox` has its own."""
         self.settings = settings
-        self._publisher: Publisher = TablePublisher(settings, recorder)
+        self._publisher: TablePublisher = TablePublisher(settings, recorder)
 
     def publish(
         self,
@@ -90,7 +87,6 @@ class Outbox(Publishing[Publisher]):
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
-            TransactionsRejected: The environment has `OUTBOX_REJECT_TRANSACTIONS` on.
             UsageError: `session` has another type, is in autocommit, read-only, or writes on two connections.
             TableError: The message table is missing, or this role may not insert.
 
@@ -122,24 +118,22 @@ class Outbox(Publishing[Publisher]):
         """
         return self._publisher.publish_many(session, messages, bind_arguments)
 
-    def transaction(self, connection: psycopg.Connection[Any] | Connection) -> AbstractContextManager[Transaction]:
-        """Run a local transaction on a connection of psycopg or SQLAlchemy Core; the library sends BEGIN and COMMIT.
+    def cancel(self, session: Target, receipt: Receipt, *, bind_arguments: BindArguments | None = None) -> bool:
+        """Take back a message with `not_before`, with the transaction of a session or connection.
+
+        Either its row is gone with the COMMIT, and the message never leaves; or False is returned, because the relay
+        has taken it, or it was cancelled before.
 
         Args:
-            connection: A connection outside a transaction. One of psycopg may be in autocommit, one of SQLAlchemy
-                must not be.
+            session: As for `publish()`.
+            receipt: What `publish()` returned for it.
+            bind_arguments: As for `publish()`.
 
         Raises:
-            UsageError: The connection has another type, or is already in a transaction.
-            CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
-
-        Example:
-            with outbox.transaction(connection) as tx:
-                connection.execute("UPDATE stock SET left_over = left_over - 1 WHERE id = 7")
-                tx.publish(Message("stock", value=b"...", key=b"7"))
+            UsageError: The message has no `not_before`, or `session` does not fit, as for `publish()`.
+            TableError: The table is missing, or this role may not delete.
         """
-        require_blocking(connection)
-        return self._publisher.transaction(connection)
+        return self._publisher.cancel(session, receipt, bind_arguments)
 
     def outcome(self, transaction_id: str, database: Engine | Connection | DbapiConnection | DbapiCursor) -> Outcome:
         """Return the outcome of a local transaction. Call it after an error of COMMIT, before a retry.
@@ -157,15 +151,3 @@ class Outbox(Publishing[Publisher]):
             TableError: The tables are missing, or this role may not read them.
         """
         return self._publisher.outcome(transaction_id, database)
-
-
-def require_blocking(connection: object) -> None:
-    """Refuse what `outbox.transaction()` does not take.
-
-    Raises:
-        UsageError: It is no connection of psycopg or SQLAlchemy.
-    """
-    if not isinstance(connection, psycopg.Connection | Connection):
-        raise UsageError(
-            f"outbox.transaction() takes a connection of psycopg or of SQLAlchemy, not {type(connection).__name__}."
-        )

@@ -7,7 +7,7 @@ a `SerializationContext` and returns bytes, or None for a null. It may add heade
 
 import datetime as dt
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Generic, TypeVar
@@ -27,8 +27,10 @@ Serialize = Callable[[T, SerializationContext], bytes | None]
 """A serializer of confluent-kafka, or a function with the same parameters."""
 
 
-def to_json(value: object) -> object:
-    """Return text for an object that JSON cannot represent: a UUID, a Decimal, a date, time or datetime (ISO 8601).
+def to_json(value: Any) -> object:
+    """Return what JSON has for an object: of a dataclass, a msgspec Struct or a pydantic model its fields.
+
+    A UUID, a Decimal, a date, time or datetime (ISO 8601) becomes text.
 
     Raises:
         TypeError: It has another type.
@@ -37,6 +39,11 @@ def to_json(value: object) -> object:
         return str(value)
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    names = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", None)
+    if names is not None and not isinstance(value, type):
+        return {name: getattr(value, name) for name in names}
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
@@ -91,17 +98,17 @@ class JsonSerializer(Serializer):
 
 
 def as_bytes(obj: object, ctx: SerializationContext | None = None) -> bytes | None:
-    """Return bytes unchanged and text as UTF-8: the default serializer of keys.
+    """Return bytes unchanged, and text, an int or a UUID as text in UTF-8: the default serializer of keys.
 
     Raises:
-        SerializationError: It is neither bytes nor text.
+        SerializationError: It is something else.
     """
     del ctx
     if obj is None or isinstance(obj, bytes):
         return obj
-    if isinstance(obj, str):
-        return obj.encode()
-    raise _UnserializableError("only bytes and text need no serializer; pass a serializer to TypedTopic")
+    if isinstance(obj, str | int | UUID) and not isinstance(obj, bool):
+        return str(obj).encode()
+    raise _UnserializableError("only bytes, text, int and UUID need no serializer; pass a serializer to TypedTopic")
 
 
 class TypedTopic(Generic[K, V]):
@@ -109,16 +116,26 @@ class TypedTopic(Generic[K, V]):
 
     Args:
         name: The real topic.
+        event: The class of all values, such as a pydantic model or a dataclass: its name is the header `type` of each
+            message. None: any object, without that header.
         value: Serializer of values; JSON by default.
-        key: Serializer of keys; by default bytes are unchanged and text becomes UTF-8.
+        key: Serializer of keys; by default bytes are unchanged, and text, int and UUID become text in UTF-8.
 
     Example:
         orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders", value=AvroSerializer(registry, SCHEMA))
         outbox.publish(session, orders.message({"id": 42}, key="42"))
     """
 
-    def __init__(self, name: str, *, value: Serialize[V] | None = None, key: Serialize[K] = as_bytes) -> None:
+    def __init__(
+        self,
+        name: str,
+        event: type[V] | None = None,
+        *,
+        value: Serialize[V] | None = None,
+        key: Serialize[K] = as_bytes,
+    ) -> None:
         self.name = name
+        self._event = event
         self._value: Serialize[V] = JsonSerializer() if value is None else value
         self._key = key
 
@@ -135,6 +152,7 @@ class TypedTopic(Generic[K, V]):
         partition: int = ANY_PARTITION,
         timestamp: int | None = None,
         check_immunity: float | None = None,
+        not_before: dt.datetime | None = None,
     ) -> Message:
         """Return a message for this topic.
 
@@ -148,18 +166,26 @@ class TypedTopic(Generic[K, V]):
             partition: As for `Message`.
             timestamp: As for `Message`, ms since 1970.
             check_immunity: As for `Message`, seconds.
+            not_before: As for `Message`.
 
         Raises:
             MessageRefused: Key or value cannot be serialized, or `Message` refuses another argument.
             UsageError: A serializer is asynchronous, or does not return bytes.
         """
         # The checks of a message run before a serializer registers a schema.
-        plain = Message(self.name, None, None, headers, partition, timestamp, check_immunity)
-        context = SerializationContext(self.name, MessageField.KEY, plain.header_list())  # type: ignore[arg-type]  # list is invariant
+        plain = Message(self.name, None, None, headers, partition, timestamp, check_immunity, not_before)
+        context = SerializationContext(self.name, MessageField.KEY, [*plain.header_list(), *self._type_of(value)])
         key_bytes = self._serialize(self._key, key, context)
         context.field = MessageField.VALUE
         value_bytes = self._serialize(self._value, value, context)
         return replace(plain, value=value_bytes, key=key_bytes, headers=_headers(context))
+
+    def _type_of(self, value: object) -> Iterator[tuple[str, Any]]:
+        """Yield the header `type`; refuse a value of another class."""
+        if self._event is not None and value is not None:
+            if not isinstance(value, self._event):
+                raise MessageRefused(f"Topic {self.name!r} takes {self._event.__name__}, not {type(value).__name__}.")
+            yield "type", type(value).__name__.encode()
 
     def _serialize(self, serialize: Serialize[T], obj: T | None, context: SerializationContext) -> bytes | None:
         if obj is None:

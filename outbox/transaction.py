@@ -52,59 +52,13 @@ def check_transaction_id(transaction_id: str) -> None:
         raise UsageError(f"{transaction_id!r} is not a transaction id ({error}). Give the id of a receipt.") from None
 
 
-class Transaction:
-    """An open local transaction; `outbox.transaction()` makes it.
-
-    Args:
-        publish: Publishes a message with it.
-        savepoint: Opens a SAVEPOINT of it.
-        transaction_id: Returns its id, or an empty text before the first message.
-    """
-
-    def __init__(
-        self,
-        publish: Callable[[Message], Receipt],
-        savepoint: Callable[[], AbstractContextManager[None]],
-        transaction_id: Callable[[], str],
-    ) -> None:
-        self.is_open = True
-        self._publish = publish
-        self._savepoint = savepoint
-        self._id = transaction_id
-
-    @property
-    def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7."""
-        if not (found := self._id()):
-            raise UsageError("In table mode a transaction has no id before its first message. Publish first.")
-        return found
-
-    def savepoint(self) -> AbstractContextManager[None]:
-        """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
-        return self._savepoint()
-
-    def publish(self, message: Message) -> Receipt:
-        """Publish a message with this transaction.
-
-        Raises:
-            MessageRefused: The message cannot be published; nothing was written.
-            UsageError: The transaction has ended.
-        """
-        self._require_open()
-        return self._publish(message)
-
-    def _require_open(self) -> None:
-        if not self.is_open:
-            raise UsageError("This transaction has ended. Publish inside the with block.")
-
-
-class HalfTransaction(Transaction):
-    """An open local transaction of half mode.
+class HalfTransaction:
+    """An open local transaction of half mode; `HalfOutbox.transaction()` makes it.
 
     Args:
         publish: Publishes a message with it, eagerly or not.
         savepoint: Opens a SAVEPOINT of it.
-        transaction_id: Returns its id.
+        transaction_id: Its id, a UUIDv7.
         eager: Whether halves are sent at `publish()`, not at COMMIT, by default.
     """
 
@@ -112,13 +66,19 @@ class HalfTransaction(Transaction):
         self,
         publish: Callable[[Message, bool], Receipt],
         savepoint: Callable[[], AbstractContextManager[None]],
-        transaction_id: Callable[[], str],
+        transaction_id: str,
         *,
         eager: bool,
     ) -> None:
-        super().__init__(lambda message: publish(message, eager), savepoint, transaction_id)
-        self._publish_half = publish
+        self.is_open = True
+        self.transaction_id = transaction_id
+        self._publish = publish
+        self._savepoint = savepoint
         self._eager = eager
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
+        return self._savepoint()
 
     def publish(self, message: Message, *, eager: bool | None = None) -> Receipt:
         """Publish a message with this transaction.
@@ -131,5 +91,6 @@ class HalfTransaction(Transaction):
             UsageError: The transaction has ended, or a block of psycopg's own `transaction()` is open inside it.
             PublishFailed: Kafka does not answer.
         """
-        self._require_open()
-        return self._publish_half(message, self._eager if eager is None else eager)
+        if not self.is_open:
+            raise UsageError("This transaction has ended. Publish inside the with block.")
+        return self._publish(message, self._eager if eager is None else eager)

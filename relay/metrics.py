@@ -97,9 +97,10 @@ TABLE_OLDEST_SECONDS = TABLE.gauge(
 )
 TABLE_UPKEEP_FAILURES = TABLE.counter(
     "outbox_relay_table_upkeep_failures",
-    "Times that upkeep of a table source failed, which stops no delivery: figures, or purge of evidence",
+    "Times that upkeep of a table source failed, which stops no delivery: figures, purge of evidence, or wake, which "
+    "moves messages whose time has come",
     source=(),
-    work=("figures", "purge"),
+    work=("figures", "purge", "wake"),
 )
 
 # Decisions and checks.

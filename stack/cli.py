@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outbox._jars.fetch import fetch as fetch_jars
-from outbox._jars.fetch import jar_cache, make_lock
+from outbox._jars.fetch import jar_cache
 from outbox._service.exit_codes import guarded
 from outbox._service.process import stop_on_signals
 from stack.errors import StartError
@@ -57,18 +57,11 @@ def up(
 
 
 @app.command()
-def fetch(
-    *,
-    resolve: Annotated[
-        bool, typer.Option("--resolve", help="Resolve the roots in the lock files first, and write these files.")
-    ] = False,
-) -> None:
+def fetch() -> None:
     """Fetch the jars of Kafka and Spark into the user's cache. What is there already is only checked."""
 
     def run() -> None:
         for lock in all_locks():
-            if resolve:
-                make_lock(lock)
             jars = fetch_jars(lock, report=_report)
             megabytes = sum(jar.stat().st_size for jar in jars) / 1e6
             typer.echo(f"{lock.stem}'s jars: {len(jars)} files, {megabytes:.0f} MB, in {jar_cache()}", err=True)

@@ -12,8 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from outbox._jars.fetch import fetch
-from outbox._jars.ivy import Report
+from outbox._jars.fetch import Report, fetch
 from outbox._jars.java import find_java
 from stack.errors import PortInUseError, StartError
 from stack.kafka import Kafka, KafkaProgram, Listeners

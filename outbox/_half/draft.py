@@ -54,6 +54,8 @@ class PlannedHalf(NamedTuple):
 
 def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budget) -> None:
     refuse_internal(message.topic, sender.channel_names)
+    if message.not_before is not None:
+        raise MessageRefused("not_before is for table mode: a half cannot wait for a time. Publish it when it is due.")
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))
     if problem:  # the cached description may be older than the last change of the topic

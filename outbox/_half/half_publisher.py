@@ -181,7 +181,7 @@ class HalfPublisher:
                 return receipt
 
             id_ = published.part(self._starter).transaction_id
-            return HalfTransaction(publish_one, partial(core_savepoint, connection), lambda: id_, eager=eager)
+            return HalfTransaction(publish_one, partial(core_savepoint, connection), id_, eager=eager)
 
         return observed_transaction(connection, self._starter, transaction_of)
 
@@ -198,7 +198,7 @@ class HalfPublisher:
             (receipt,) = part.publish([message], eager=eager and not savepoints.are_open)
             return receipt
 
-        transaction = HalfTransaction(publish_one, savepoints.one, lambda: part.transaction_id, eager=eager)
+        transaction = HalfTransaction(publish_one, savepoints.one, part.transaction_id, eager=eager)
         return own_transaction(connection, part, transaction, partial(begin, connection, part.transaction_id))
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:

@@ -2,17 +2,26 @@
 
 import fcntl
 import hashlib
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from outbox._jars import ivy
-from outbox._jars.ivy import Coordinate, Lock, read_lock, write_lock
-from outbox._jars.java import SetupError, find_java, make_folder, user_cache
+from outbox._jars.java import SetupError, make_folder, user_cache, write_atomically
+from outbox._jars.lock_file import Coordinate, read_lock
 
-_WORK_PREFIX = ".fetching-"
+MIRROR_VARIABLE = "OUTBOX_MAVEN_MIRROR"
+"""Environment variable: the address of a Maven repository to fetch from instead of the public one."""
+
+Report = Callable[[str], None]
+"""Is called with the name of each file that has arrived."""
+
+_SILENCE_SECONDS = 30.0
+_AT_ONCE = 4
 
 
 def _unwatched(_: str) -> None:
@@ -24,7 +33,7 @@ def jar_cache() -> Path:
     return user_cache() / "jars"
 
 
-def fetch(lock: Path, *, cache: Path | None = None, report: ivy.Report = _unwatched) -> list[Path]:
+def fetch(lock: Path, *, cache: Path | None = None, report: Report = _unwatched) -> list[Path]:
     """Return the jars that a lock file names, in its order, each with the right checksum; missing ones are fetched.
 
     Needs the network only for what is not in the cache yet. Several processes may fetch at once.
@@ -34,69 +43,60 @@ def fetch(lock: Path, *, cache: Path | None = None, report: ivy.Report = _unwatc
     """
     folder = cache or jar_cache()
     sha256 = read_lock(lock).sha256
-    if not all(_is_good(folder / name.path, digest) for name, digest in sha256.items()):
-        with _alone(folder):
-            # Another process may have fetched them while this one waited.
-            missing = [name for name, digest in sha256.items() if not _is_good(folder / name.path, digest)]
-            if missing:
-                _fetch_missing(missing, sha256, folder, report)
+
+    def missing() -> list[Coordinate]:
+        return [name for name, digest in sha256.items() if not _is_good(folder / name.path, digest)]
+
+    def fetch_one(name: Coordinate) -> SetupError | None:
+        try:
+            write_atomically(folder / name.path, _download(repository, name, sha256[name]))
+        except SetupError as error:
+            return error
+        report(name.file_name)
+        return None
+
+    if missing():
+        with _alone(folder), ThreadPoolExecutor(_AT_ONCE) as pool:
+            repository = _repository()
+            # Another process may have fetched them while this one waited. What does come is kept if others do not.
+            if errors := list(filter(None, pool.map(fetch_one, missing()))):
+                raise errors[0]
     return [folder / name.path for name in sha256]
 
 
-def make_lock(lock: Path) -> Lock:
-    """Resolve a lock file's roots again and write every jar with its checksum into the file."""
-    old = read_lock(lock)
-    with tempfile.TemporaryDirectory() as work:
-        folder = Path(work)
-        try:
-            ivy.download(old.roots, folder, find_java(), transitive=old.transitive, report=_unwatched)
-        except ivy.IvyFailedError as error:
-            raise _cannot_fetch(old.roots, error) from error
-        new = Lock(old.roots, old.transitive, {name: _sha256(path) for name, path in _files(folder)})
-    write_lock(lock, new)
-    return new
-
-
-def _fetch_missing(
-    missing: list[Coordinate], sha256: Mapping[Coordinate, str], folder: Path, report: ivy.Report
-) -> None:
-    java = find_java()
-    with tempfile.TemporaryDirectory(dir=folder, prefix=_WORK_PREFIX) as work:
-        failure: SetupError | None = None
-        try:
-            ivy.download(missing, Path(work), java, transitive=False, report=report)
-        except ivy.IvyFailedError as error:
-            failure = error
-        # What did come is kept even if something failed: the next try has less to do.
-        left = [name for name in missing if not _keep(Path(work) / name.path, folder / name.path, name, sha256[name])]
-    if left:
-        raise _cannot_fetch(left, failure, folder) from failure
-
-
-def _keep(arrived: Path, final: Path, name: Coordinate, digest: str) -> bool:
-    """Move a file that arrived to its place, if it did arrive and is the right one."""
-    if not arrived.is_file():
-        return False
-    found = _sha256(arrived)
-    if found != digest:
-        arrived.unlink()
+def _download(repository: str, name: Coordinate, digest: str) -> bytes:
+    address = f"{repository.rstrip('/')}/{name.repository_path}"
+    try:
+        # A new one has the proxies of the environment as they are now.
+        with urllib.request.build_opener().open(address, timeout=_SILENCE_SECONDS) as answer:
+            content: bytes = answer.read()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         raise SetupError(
-            f"{name} has SHA-256 {found}, the lock file has {digest}: the file was deleted; "
+            f"cannot fetch {name}: {error}. Jars already in {jar_cache()} are used without network, "
+            f"HTTPS_PROXY names a proxy and {MIRROR_VARIABLE} another repository",
+        ) from error
+    if (found := hashlib.sha256(content).hexdigest()) != digest:
+        raise SetupError(
+            f"{name} has SHA-256 {found}, the lock file has {digest}: the file was not kept; "
             "try again, and if this persists, do not trust the place that it comes from",
         )
-    final.parent.mkdir(parents=True, exist_ok=True)
-    arrived.replace(final)
-    return True
+    return content
 
 
-def _cannot_fetch(names: Iterable[Coordinate], cause: Exception | None, folder: Path | None = None) -> SetupError:
-    first, *others = map(str, names)
-    what = f"{first} and {len(others)} more" if others else first
-    kept = f"jars already in {folder} are used without network, " if folder else ""
-    return SetupError(
-        f"cannot fetch {what}: no network? ({cause or 'it did not come'}); {kept}"
-        f"HTTPS_PROXY names a proxy and {ivy.MIRROR_VARIABLE} another repository",
-    )
+def _repository() -> str:
+    """Return the address of the mirror, or that of the public repository, which the Maven client has."""
+    if mirror := os.environ.get(MIRROR_VARIABLE):
+        return mirror
+    try:
+        from jgo.maven import MavenContext  # noqa: PLC0415 - for what is missing only
+    except ImportError as error:
+        raise SetupError(
+            "jars are fetched with the help of the package jgo: pip install 'kafka-transactional-outbox[stack]', "
+            f"or name a Maven repository in {MIRROR_VARIABLE}",
+        ) from error
+    return str(MavenContext().remote_repos["central"])
 
 
 @contextmanager
@@ -105,25 +105,11 @@ def _alone(folder: Path) -> Iterator[None]:
     make_folder(folder)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        for stale in folder.glob(f"{_WORK_PREFIX}*"):
-            shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed: no other process is in here
         yield
 
 
-def _files(folder: Path) -> Iterator[tuple[Coordinate, Path]]:
-    """Yield the files that Ivy downloaded below a folder, with their coordinates."""
-    for path in sorted(folder.glob("*/*/*/*.*")):
-        group, artifact, version = path.relative_to(folder).parts[:3]
-        stem = f"{artifact}-{version}"
-        if path.name.startswith(stem):
-            classifier, _, extension = path.name.removeprefix(stem).removeprefix("-").partition(".")
-            yield Coordinate(group, artifact, version, classifier, extension), path
-
-
 def _is_good(path: Path, digest: str) -> bool:
-    return path.is_file() and _sha256(path) == digest
-
-
-def _sha256(path: Path) -> str:
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest() == digest

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import TransactionStatus
 
 from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
 from outbox._postgres.table_contract import Places, Table
 from outbox.errors import UsageError
 from outbox.settings import TableNames
-
-if TYPE_CHECKING:
-    from sqlalchemy import Engine  # half of what the start of a command would cost
 
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {inbox} (
@@ -67,12 +62,12 @@ class InboxTable(Tables):
     def places(self) -> Places:
         return {Table.INBOX: (self.schema, self.name)}
 
-    def once_statements(self, group: sql.Composable, id_: sql.Composable) -> list[str]:
+    def once_statements(self, group: LiteralString, id_: LiteralString) -> list[str]:
         """Return what remembers a message, with a row if it is new, and what looks for it.
 
         Both take a driver's placeholders, for UTF-8 in hexadecimal.
         """
-        given = {"group": sql.SQL(_TEXT).format(group), "id": sql.SQL(_TEXT).format(id_)}
+        given = {"group": sql.SQL(_TEXT).format(sql.SQL(group)), "id": sql.SQL(_TEXT).format(sql.SQL(id_))}
         return [sql.SQL(one).format(**self._names, **given).as_string() for one in (_INSERT, _FIND)]
 
     def statements(self) -> list[sql.Composed]:
@@ -91,15 +86,15 @@ class InboxTable(Tables):
 
     def purge(
         self,
-        database: Engine | psycopg.Connection[Any],
+        connection: psycopg.Connection[Any],
         keep: timedelta,
         group: str | None = None,
         batch: int = PURGE_BATCH,
     ) -> int:
-        """Delete what was handled longer ago than a given age, the oldest first; see `Inbox.purge` for that age.
+        """Delete what was handled longer ago than a given age, the oldest first.
 
         Args:
-            database: A SQLAlchemy engine, or a psycopg connection outside a transaction.
+            connection: A connection in autocommit: each batch commits by itself.
             keep: Age that is kept, by the database's clock.
             group: Of this consumer group; None: of all.
             batch: Rows that are deleted in one transaction.
@@ -109,25 +104,11 @@ class InboxTable(Tables):
         """
         if keep <= timedelta(0) or batch < 1:
             raise UsageError("the age to keep and the batch must be above 0")
+        placeholders = {name: sql.Placeholder(name) for name in ("age", "group", "batch")}
+        named = {**placeholders, "group": sql.SQL(_TEXT).format(placeholders["group"])}
+        statement = sql.SQL(_PURGE).format(**self._names, **named)
         parameters = {"age": keep, "group": group and group.encode().hex(), "batch": batch}
         deleted = 0
-        while (count := self._purge_batch(database, parameters)) == batch:
+        while (count := connection.execute(statement, parameters).rowcount) == batch:
             deleted += count
         return deleted + count
-
-    def _purge_batch(self, database: Engine | psycopg.Connection[Any], parameters: dict[str, Any]) -> int:
-        if not isinstance(database, psycopg.Connection):
-            from sqlalchemy import text  # noqa: PLC0415 - the caller has it already
-
-            bound = {name: sql.SQL(f":{name}") for name in parameters}
-            with database.begin() as connection:
-                return connection.execute(text(self._purge_statement(bound)), parameters).rowcount
-        if database.info.transaction_status is not TransactionStatus.IDLE:
-            raise UsageError("purge() takes a connection outside a transaction: each batch commits by itself")
-        placeholders = {name: sql.Placeholder(name) for name in parameters}
-        with database.transaction():
-            return database.execute(self._purge_statement(placeholders).encode(), parameters).rowcount
-
-    def _purge_statement(self, parameters: Mapping[str, sql.Composable]) -> str:
-        group = sql.SQL(_TEXT).format(parameters["group"])
-        return sql.SQL(_PURGE).format(**self._names, **{**parameters, "group": group}).as_string()

@@ -110,6 +110,25 @@ CREATE TABLE IF NOT EXISTS {message} (
 COMMENT ON TABLE {message} IS
     'One row per message that waits for its delivery. The relay deletes rows after their delivery. Never updated.';
 CREATE INDEX IF NOT EXISTS {index} ON {message} (xid);
+CREATE TABLE IF NOT EXISTS {scheduled} (
+    id bigint GENERATED ALWAYS AS IDENTITY (INCREMENT -1) PRIMARY KEY,
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    not_before timestamptz NOT NULL,
+    service text NOT NULL,
+    topic text NOT NULL,
+    partition integer NOT NULL DEFAULT -1,
+    timestamp bigint,
+    key bytea,
+    value bytea,
+    header_names text[],
+    header_values bytea[],
+    CHECK ({size}),
+    CONSTRAINT {bounds_name} CHECK ({bounds})
+);
+COMMENT ON TABLE {scheduled} IS
+    'One row per message that waits for its time. The relay then moves it into the message table.';
+CREATE INDEX IF NOT EXISTS {scheduled_index} ON {scheduled} (not_before, id DESC);
 CREATE TABLE IF NOT EXISTS {discarded} (
     LIKE {message},
     reason text NOT NULL,
@@ -178,7 +197,9 @@ _UNCOMPRESSED: LiteralString = (
     "ALTER xids SET STORAGE EXTERNAL, ALTER starts SET STORAGE EXTERNAL, ALTER targets SET STORAGE EXTERNAL"
 )
 
-INSERT_RIGHT: LiteralString = "INSERT (service, topic, partition, timestamp, key, value, header_names, header_values)"
+_CONTENT: LiteralString = "service, topic, partition, timestamp, key, value, header_names, header_values"
+INSERT_RIGHT: LiteralString = f"INSERT ({_CONTENT})"
+_SCHEDULE_RIGHT: LiteralString = f"INSERT (not_before, {_CONTENT})"
 
 _EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, service, topic, partition, timestamp)"
 _SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at)"
@@ -206,12 +227,14 @@ class MessageTable(Tables):
         self.names = names
         self._names: dict[str, sql.Composable] = {
             "message": sql.Identifier(names.schema, names.message),
+            "scheduled": sql.Identifier(names.schema, names.scheduled),
             "discarded": sql.Identifier(names.schema, names.discarded),
             "delivered": sql.Identifier(names.schema, names.delivered),
             "source": sql.Identifier(names.schema, names.source),
             "sequence": sql.Identifier(names.schema, names.message_sequence),
             "publish": sql.Identifier(names.schema, names.publish_function),
             "index": sql.Identifier(f"{names.message}_xid"),
+            "scheduled_index": sql.Identifier(f"{names.scheduled}_time"),
             "discarded_index": sql.Identifier(f"{names.discarded}_key"),
             "delivered_index": sql.Identifier(f"{names.delivered}_xid"),
             "bounds_name": sql.Identifier(BOUNDS),
@@ -243,6 +266,7 @@ class MessageTable(Tables):
         names = self.names
         tables = {
             Table.MESSAGE: names.message,
+            Table.SCHEDULED: names.scheduled,
             Table.DISCARDED: names.discarded,
             Table.DELIVERED: names.delivered,
             Table.SOURCE: names.source,
@@ -265,13 +289,13 @@ class MessageTable(Tables):
         names = self.names
         return [
             sql.SQL("DROP FUNCTION IF EXISTS {}").format(self._names["publish"]),
-            drop_tables(names.schema, (names.message, names.discarded, names.delivered, names.source)),
+            drop_tables(names.schema, (names.message, names.scheduled, names.discarded, names.delivered, names.source)),
         ]
 
     def application_grant(self, role: str) -> Grant:
         """Return what an application needs to publish, and to learn the outcome of a transaction.
 
-        It cannot read, change or delete messages, or choose their ids.
+        It cannot read or change messages, choose their ids, or delete others than those that wait for their time.
         """
         names = self.names
         return Grant(
@@ -279,6 +303,7 @@ class MessageTable(Tables):
             role,
             {
                 names.message: (INSERT_RIGHT, _SELECT_RIGHT),
+                names.scheduled: (_SCHEDULE_RIGHT, _SELECT_RIGHT, "DELETE"),
                 names.discarded: (_PROOF_RIGHT,),
                 names.delivered: (_DELIVERED_RIGHT,),
                 names.source: ("SELECT (id, purged_until)",),
@@ -291,7 +316,8 @@ class MessageTable(Tables):
             names.schema,
             role,
             {
-                names.message: ("SELECT", "DELETE"),
+                names.message: ("SELECT", "INSERT", "DELETE"),
+                names.scheduled: ("SELECT", "UPDATE", "DELETE"),  # UPDATE: it locks rows
                 names.message_sequence: ("SELECT",),
                 names.discarded: ("SELECT", "INSERT"),
                 names.delivered: ("SELECT", "INSERT", "DELETE"),
@@ -316,6 +342,5 @@ class MessageTable(Tables):
     def operator_grant(self, role: str) -> Grant:
         """Return what an operator's commands need: all that the relay needs, and to move discarded messages back."""
         names, rights = self.names, dict(self.relay_grant(role).rights)
-        rights[names.message] = (*rights[names.message], INSERT_RIGHT)
         rights[names.discarded] = (*rights[names.discarded], "DELETE")
         return Grant(names.schema, role, rights)

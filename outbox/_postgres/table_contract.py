@@ -27,6 +27,7 @@ class Table(enum.StrEnum):
     META = "meta table"
     FENCE = "fence table"
     MESSAGE = "message table"
+    SCHEDULED = "messages that wait for their time"
     DISCARDED = "discarded messages"
     DELIVERED = "evidence of deliveries"
     SOURCE = "progress of the relay"
@@ -66,6 +67,9 @@ _COLUMNS: Mapping[Table, str] = {
     .replace("id bigint!", "id bigint! = ALWAYS AS IDENTITY")
     .replace("created_at timestamptz!", "created_at timestamptz! = now()")
     .replace("partition integer!", "partition integer! = -1"),
+    Table.SCHEDULED: "id bigint! = ALWAYS AS IDENTITY, xid xid8! = pg_current_xact_id(),"
+    " created_at timestamptz! = now(), not_before timestamptz!, "
+    + _CONTENT.replace("partition integer!", "partition integer! = -1"),
     Table.DISCARDED: f"{_MESSAGE}, reason text!, detail text!, discarded_at timestamptz! = now()",
     Table.DELIVERED: "delivered_at timestamptz! = now(), batch bigint!, first_id bigint!, "
     + _ROWS.replace(" = {}", "").replace(" = empty", ""),
@@ -87,6 +91,7 @@ _KEYS: Mapping[Table, str] = {
     Table.META: "key",
     Table.FENCE: "id",
     Table.MESSAGE: "id",
+    Table.SCHEDULED: "id",
     Table.DISCARDED: "xid, created_at, id",
     Table.DELIVERED: "delivered_at, batch, first_id",
     Table.SOURCE: "id",
@@ -101,15 +106,16 @@ _KEYS: Mapping[Table, str] = {
 # A value from another table may come compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
 # The longest positions are 5,000 numbers of four digits. The times are those of Python's calendar, in any time zone.
 _TIME: LiteralString = "created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'"
-CHECKS: Mapping[Table, tuple[LiteralString, ...]] = {
-    Table.MESSAGE: (
-        "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000",
-        (
-            f"octet_length(service) <= 200 AND octet_length(topic) <= 249 AND {_TIME}"
-            " AND pg_column_size(array_cat(header_names, '{}')) + pg_column_size(array_cat(header_values, '{}'))"
-            " <= 1000000"
-        ),
+_SIZES: tuple[LiteralString, ...] = (
+    "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000",
+    (
+        f"octet_length(service) <= 200 AND octet_length(topic) <= 249 AND {_TIME}"
+        " AND pg_column_size(array_cat(header_names, '{}')) + pg_column_size(array_cat(header_values, '{}')) <= 1000000"
     ),
+)
+CHECKS: Mapping[Table, tuple[LiteralString, ...]] = {
+    Table.MESSAGE: _SIZES,
+    Table.SCHEDULED: _SIZES,
     Table.CALLBACK: (
         (
             "octet_length(service) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"

@@ -6,7 +6,6 @@ It checks the command tag of COMMIT: Postgres answers the COMMIT of a failed tra
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 import psycopg
 from psycopg import sql
@@ -16,15 +15,13 @@ from sqlalchemy.engine import Connection
 from outbox._publish.local_connection import LocalConnection
 from outbox._publish.publisher import Participant
 from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
-from outbox.transaction import Transaction
+from outbox.transaction import HalfTransaction
 
 _COMMIT = sql.SQL("COMMIT")
 _IN_TRANSACTION = (
     "The connection is already in a transaction. Commit it or roll it back first: "
     "outbox.transaction() sends BEGIN and COMMIT itself."
 )
-
-T = TypeVar("T", bound=Transaction)
 
 
 class Savepoints:
@@ -57,22 +54,21 @@ class Savepoints:
 
 @contextmanager
 def own_transaction(
-    connection: LocalConnection, part: Participant, transaction: T, begin: Callable[[], None] | None = None
-) -> Iterator[T]:
+    connection: LocalConnection, part: Participant, transaction: HalfTransaction, begin: Callable[[], None]
+) -> Iterator[HalfTransaction]:
     """Run a transaction on a psycopg connection: BEGIN, the caller's block, the seal, COMMIT, the participant's end.
 
     Args:
-        begin: Begins it; None: the first statement does.
+        begin: Begins it.
     """
     _require_idle(connection)
     with connection.autocommit(on=False):
         sealed = False
         try:
-            if begin is not None:
-                begin()
+            begin()
             yield transaction
             transaction.is_open = False
-            connection.require_healthy(begun=begin is not None or len(part) > 0)
+            connection.require_healthy(begun=True)
             if len(part):
                 part.seal(marked=True)
             sealed = True
@@ -85,7 +81,9 @@ def own_transaction(
 
 
 @contextmanager
-def core_transaction(connection: Connection, transaction_of: Callable[[], T]) -> Iterator[T]:
+def core_transaction(
+    connection: Connection, transaction_of: Callable[[], HalfTransaction]
+) -> Iterator[HalfTransaction]:
     """Run a transaction on a Core connection of SQLAlchemy, which is handled as a session is."""
     if connection.in_transaction():
         raise UsageError(_IN_TRANSACTION)

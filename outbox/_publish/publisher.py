@@ -1,14 +1,13 @@
 """What an outbox is made of, as protocols: its publisher, and what a publisher has in a local transaction."""
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from outbox._publish.local_connection import LocalConnection
 from outbox._publish.session_connection import BindArguments
 from outbox.message import Message
-from outbox.transaction import Outcome, Receipt, Transaction
+from outbox.transaction import Outcome, Receipt
 
 
 class Publisher(Protocol):
@@ -21,9 +20,6 @@ class Publisher(Protocol):
         self, target: Any, messages: Iterable[Message], bind_arguments: BindArguments | None = None
     ) -> list[Receipt]:
         """Publish messages in order, all or none."""
-
-    def transaction(self, connection: object) -> AbstractContextManager[Transaction]:
-        """Run a local transaction on a connection; an async one only in SQLAlchemy's greenlet."""
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
         """Return the outcome of a transaction; with an async connection only in SQLAlchemy's greenlet."""

@@ -36,9 +36,8 @@ from outbox._publish.session_connection import (
 )
 from outbox.errors import CommitOutcomeUnknown, UsageError
 from outbox.message import Message
-from outbox.transaction import Receipt, Transaction
+from outbox.transaction import HalfTransaction, Receipt
 
-T = TypeVar("T", bound=Transaction)
 S = TypeVar("S", bound=SessionParticipant)
 
 _END = re.compile(
@@ -237,8 +236,8 @@ def publish_on(
 
 @contextmanager
 def observed_transaction(
-    connection: Connection, starter: Starter[Any], transaction_of: Callable[[PublishedTransaction], T]
-) -> Iterator[T]:
+    connection: Connection, starter: Starter[Any], transaction_of: Callable[[PublishedTransaction], HalfTransaction]
+) -> Iterator[HalfTransaction]:
     """Run a transaction on a Core connection, which is handled as a session is."""
     with core_transaction(
         connection, lambda: transaction_of(published_transaction(connection, starter))

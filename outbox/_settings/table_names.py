@@ -57,6 +57,11 @@ class TableNames:
         return f"{self.message[:56]}_id_seq"
 
     @property
+    def scheduled(self) -> str:
+        """Name of the table of messages that wait for their time, in table mode."""
+        return f"{self.prefix}_scheduled"
+
+    @property
     def discarded(self) -> str:
         """Name of the table of messages that the relay could not deliver, in table mode."""
         return f"{self.prefix}_discarded"
@@ -92,7 +97,7 @@ class TableNames:
 
     def owns(self, schema: str, table: str) -> bool:
         callback = (self.transaction, self.meta, self.fence)
-        messages = (self.message, self.discarded, self.delivered, self.source)
+        messages = (self.message, self.scheduled, self.discarded, self.delivered, self.source)
         return schema == self.schema and table in {*callback, *messages, self.staged, self.sink, self.inbox}
 
     def check_foreign(self, schema: str, table: str) -> None:

@@ -270,9 +270,9 @@ def insert_connection(given: Any) -> InsertConnection:
             warnings.simplefilter("ignore")  # pg8000 warns that its cursors have this attribute by courtesy only
             return insert_connection(given.connection)
     raise UsageError(
-        f"An outbox in table mode cannot use {type(given).__module__}.{type(given).__name__}. Give a session, or a "
-        "connection to Postgres of SQLAlchemy, Django, psycopg, psycopg2 or pg8000. AsyncOutbox takes an AsyncSession, "
-        "and a connection of asyncpg."
+        f"{type(given).__module__}.{type(given).__name__} is no connection that can be used here. Give a session, or a "
+        "connection to Postgres of SQLAlchemy, Django, psycopg, psycopg2 or pg8000. AsyncOutbox and once_async() take "
+        "an AsyncSession, and a connection of asyncpg."
     )
 
 

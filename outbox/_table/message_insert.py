@@ -10,6 +10,7 @@ no parameter is an array, no array literal has a NULL, and each parameter is ASC
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import NamedTuple
 
@@ -55,6 +56,11 @@ class Statement(NamedTuple):
     parameters: tuple[object, ...]
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = "timestamptz '1970-01-01 00:00:00+00' + CAST({} AS bigint) * interval '1 microsecond'"
+"""A time by its microseconds since 1970: no setting of a session decides which it is."""
+
+
 class MessageInsert:
     """The statements that insert messages into a message table."""
 
@@ -64,6 +70,8 @@ class MessageInsert:
         returning = f" RETURNING {RETURNED}"
         self._one = {numbered: f"{into}{_values(numbered)}{returning}" for numbered in (False, True)}
         self._many = {numbered: f"{into}{_select(numbered)}{returning}" for numbered in (False, True)}
+        later = f'INSERT INTO "{names.schema}"."{names.scheduled}" (not_before, {COLUMNS}) '
+        self._later = {numbered: f"{later}{_values(numbered, _TIME)}{returning}" for numbered in (False, True)}
 
     def of(self, messages: Sequence[Message], *, numbered: bool, more: str = "") -> Statement:
         """Return the statement for messages; it returns id, xid and start of each row, as text.
@@ -77,6 +85,11 @@ class MessageInsert:
         if len(messages) == 1:
             return Statement(f"{self._one[numbered]}{last}", (self._service, *_flat_row(messages[0])))
         return Statement(f"{self._many[numbered]}{last}", (self._service, *_columns(messages)))
+
+    def later(self, message: Message, not_before: datetime, *, numbered: bool) -> Statement:
+        """Return the statement for a message that waits for its time; it returns what `of()` returns."""
+        us = (not_before - _EPOCH) // timedelta(microseconds=1)
+        return Statement(self._later[numbered], (us, self._service, *_flat_row(message)))
 
 
 def _columns(messages: Sequence[Message]) -> Iterator[object]:
@@ -94,10 +107,12 @@ def _placeholders(numbered: bool) -> Iterator[str]:  # noqa: FBT001 - the only q
     return (f"${number}" if numbered else "%s" for number in count(1))
 
 
-def _values(numbered: bool) -> str:  # noqa: FBT001 - as above
-    typed = [f"CAST({place} AS {type_})" for place, type_ in zip(_placeholders(numbered), _ONE, strict=False)]
+def _values(numbered: bool, *more: str) -> str:  # noqa: FBT001 - as above
+    places = _placeholders(numbered)
+    first = [expression.format(next(places)) for expression in more]
+    typed = [f"CAST({place} AS {type_})" for place, type_ in zip(places, _ONE, strict=False)]
     *plain, names, contents = typed
-    return f"VALUES ({', '.join(plain)}, {_NAMES.format(names)}, {_CONTENTS.format(contents)})"
+    return f"VALUES ({', '.join([*first, *plain])}, {_NAMES.format(names)}, {_CONTENTS.format(contents)})"
 
 
 def _select(numbered: bool) -> str:  # noqa: FBT001 - as above

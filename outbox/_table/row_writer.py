@@ -9,6 +9,7 @@ import logging
 import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -313,6 +314,13 @@ class RowWriter:
         _, xid, started_us, *seen = rows[0]
         self._look.saw(*seen)
         return _written([row[0] for row in rows], xid, started_us)
+
+    def write_later(self, connection: InsertConnection, message: Message, not_before: datetime) -> Written:
+        """Write a message into the table of those that wait for their time; its id is negative."""
+        rows = connection.run(self._insert.later(message, not_before, numbered=connection.numbered))
+        self._require(connection, 1, len(rows))
+        _, xid, started_us = rows[0]
+        return _written([rows[0][0]], xid, started_us)
 
     def _copied(
         self, connection: InsertConnection, copying: CopyConnection, messages: Sequence[Message], last: int

@@ -11,11 +11,11 @@ its xid and start that wait, are discarded, or are evidence (R61). With none of 
 server never gave the xid out, or has it as aborted: evidence may have been deleted by hand.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from datetime import datetime
+from itertools import groupby, islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,16 +28,12 @@ from outbox._publish.acceptance import (
     MAX_MESSAGES,
     closed,
     refuse_internal,
-    require_accepted,
     too_many_bytes,
     too_many_messages,
 )
-from outbox._publish.local_connection import local_connection
-from outbox._publish.own_transaction import Savepoints, core_savepoint, core_transaction, own_transaction
 from outbox._publish.session_connection import BindArguments, writing_connection
 from outbox._publish.tracing import with_traces
 from outbox._table.insert_connection import (
-    CoreConnection,
     DbapiConnection,
     DbapiCursor,
     InsertConnection,
@@ -51,7 +47,7 @@ from outbox.message import Message
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
 from outbox.recorder import Recorder, guarded
 from outbox.settings import Settings, TableNames
-from outbox.transaction import Outcome, Receipt, Transaction, check_transaction_id
+from outbox.transaction import Outcome, Receipt, check_transaction_id
 
 _CURRENT = Statement("SELECT CAST(pg_current_xact_id_if_assigned() AS text)", ())
 
@@ -125,70 +121,6 @@ def _xid(connection: InsertConnection) -> str | None:
     return None if row[0] is None else str(int(row[0]))
 
 
-Insert = Callable[[InsertConnection, list[Message]], list[Receipt]]
-"""Inserts the rows of messages."""
-
-
-class RowParticipant:
-    """What an outbox has in one local transaction: rows, which Postgres removes with what is rolled back."""
-
-    def __init__(self, insert: Insert, connection: InsertConnection) -> None:
-        self.transaction_id = ""  # until the first message
-        self._insert = insert
-        self._connection = connection
-        self._count = 0
-        self.has_ended = False
-
-    def __len__(self) -> int:
-        return self._count
-
-    def strike(self, keep: int) -> None:
-        """Count the first `keep` messages only."""
-        self._count = keep
-
-    def publish(self, message: Message) -> Receipt:
-        (receipt,) = self._insert(self._connection, [message])
-        if self.transaction_id not in {"", receipt.transaction_id}:
-            raise UsageError(
-                "The transaction was ended inside the block. "
-                "Leave COMMIT and ROLLBACK to outbox.transaction(), which sends them at the end of the block."
-            )
-        self.transaction_id = receipt.transaction_id
-        self._count += 1
-        return receipt
-
-    def seal(self, *, marked: bool = False) -> None:
-        """Do nothing: the rows are written."""
-
-    def committed(self) -> bool:
-        """Return True: the rows are as durable as the business change."""
-        self.has_ended = True
-        return True
-
-    def rolled_back(self) -> None:
-        """Note the end: the rows are gone."""
-        self.has_ended = True
-
-    def unknown(self) -> None:
-        """Note the end: the rows are there, or they are not."""
-        self.has_ended = True
-
-
-def row_transaction(insert: Insert, connection: object) -> AbstractContextManager[Transaction]:
-    """Run a transaction on a connection of psycopg or SQLAlchemy Core."""
-    if isinstance(connection, Connection):
-        return core_transaction(connection, partial(_core, insert, connection))
-    local = local_connection(connection)
-    part = RowParticipant(insert, insert_connection(connection))
-    transaction = Transaction(part.publish, Savepoints(local, part).one, lambda: part.transaction_id)
-    return own_transaction(local, part, transaction)
-
-
-def _core(insert: Insert, connection: Connection) -> Transaction:
-    part = RowParticipant(insert, CoreConnection(connection))
-    return Transaction(part.publish, partial(core_savepoint, connection), lambda: part.transaction_id)
-
-
 Target = Session | scoped_session[Any] | Connection | DbapiConnection | DbapiCursor
 """What `publish()` takes in table mode."""
 
@@ -214,31 +146,56 @@ class TablePublisher:
 
     def insert(self, connection: InsertConnection, messages: Sequence[Message]) -> list[Receipt]:
         """Insert messages, all or none."""
-        require_accepted(self._settings)
         require_transaction(connection)
         traced = with_traces(messages)
         for topic in {message.topic for message in traced}:
             refuse_internal(topic, self._settings.channel)
         require_fit(connection, traced)
         receipts: list[Receipt] = []
-        for first in range(0, len(traced), MAX_ROWS):
-            receipts += self._write(connection, traced[first : first + MAX_ROWS])
+        for not_before, some in groupby(traced, lambda message: message.not_before):
+            together, alike = MAX_ROWS if not_before is None else 1, list(some)
+            for first in range(0, len(alike), together):
+                receipts += self._write(connection, alike[first : first + together], not_before)
         return receipts
 
-    def _write(self, connection: InsertConnection, messages: Sequence[Message]) -> list[Receipt]:
+    def cancel(self, target: Target, receipt: Receipt, bind_arguments: BindArguments | None = None) -> bool:
+        if receipt.position >= 0:
+            raise UsageError(
+                f"Message {receipt.message_id} was published without not_before, so that it waits for nothing. Only a "
+                "message that waits for its time can be cancelled."
+            )
+        connection = self._connection(target, bind_arguments)
+        require_transaction(connection)
         names = self._settings.tables
-        try:
-            written = self._writer.write(connection, messages)
-        except Exception as error:
-            if (explanation := explanation_of(error, names.schema, names.message)) is not None:
-                raise explanation from error
-            raise
+        places = ("$1", "$2") if connection.numbered else ("%s", "%s")
+        text = _CANCEL.format(f'"{names.schema}"."{names.scheduled}"', *places)
+        with self._explained(names.scheduled):
+            return bool(connection.run(Statement(text, (receipt.position, str(xid_of(receipt.transaction_id))))))
+
+    def _write(
+        self, connection: InsertConnection, messages: Sequence[Message], not_before: datetime | None
+    ) -> list[Receipt]:
+        names = self._settings.tables
+        with self._explained(names.message if not_before is None else names.scheduled):
+            if not_before is None:
+                written = self._writer.write(connection, messages)
+            else:
+                written = self._writer.write_later(connection, messages[0], not_before)
         published = record(connection, written.xid, written.started_us, messages)
         self._recorder.messages_published(self._settings.service, len(messages))
         return [
             Receipt(published.transaction_id, id_, message.topic)
             for id_, message in zip(written.ids, messages, strict=True)
         ]
+
+    @contextmanager
+    def _explained(self, table: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if (explanation := explanation_of(error, self._settings.tables.schema, table)) is not None:
+                raise explanation from error
+            raise
 
     def _connection(self, target: Target, bind_arguments: BindArguments | None) -> InsertConnection:
         if self._is_closed:
@@ -251,10 +208,6 @@ class TablePublisher:
         elif bind_arguments is not None:
             raise UsageError("bind_arguments choose the connection of a session. Omit them with a connection.")
         return insert_connection(target)
-
-    def transaction(self, connection: object) -> AbstractContextManager[Transaction]:
-        """Run a local transaction on a connection; an async one only in SQLAlchemy's greenlet."""
-        return row_transaction(self.insert, connection)
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
         return ask_table_outcome(self._settings.tables, transaction_id, database)
@@ -271,6 +224,10 @@ def _flush(session: Session) -> None:
     if session.autoflush and not session._flushing:  # noqa: SLF001 - there is no public attribute
         session.flush()
 
+
+_CANCEL = (
+    "DELETE FROM {} WHERE id = CAST({} AS bigint) AND xid = CAST(CAST({} AS text) AS xid8) RETURNING CAST(id AS text)"
+)
 
 LOST_XIDS = 1_000_000
 """Transactions that a server may lose in a crash or failover; an xid further ahead is of another database."""
@@ -341,12 +298,13 @@ def _ask(names: TableNames, connection: InsertConnection, transaction_id: str) -
 
 
 def _statement(names: TableNames, transaction_id: str, *, numbered: bool) -> Statement:
-    tables = [f'"{names.schema}"."{name}"' for name in (names.message, names.discarded, names.delivered)]
+    kept = names.message, names.scheduled, names.discarded, names.delivered
+    tables = [f'"{names.schema}"."{name}"' for name in kept]
     source = f'"{names.schema}"."{names.source}"'
     text = _ASK.format(
         *(("$1", "$2") if numbered else ("%s", "%s")),
         secured=" OR ".join(map(_SECURED.format, [*tables, source])),
-        found=" OR ".join([*map(_FOUND.format, tables[:2]), _EVIDENT.format(tables[2])]),
+        found=" OR ".join([*map(_FOUND.format, tables[:3]), _EVIDENT.format(tables[3])]),
         source=source,
         lost=LOST_XIDS,
     )

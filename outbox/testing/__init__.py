@@ -1,4 +1,4 @@
-"""Testing tools: an outbox in memory, assertions, readers of real topics, and a site with relay and checker.
+"""Testing tools: an outbox in memory, assertions, and readers of real topics.
 
 The pytest plugin `outbox.testing.plugin` has fixtures for all of them.
 """
@@ -7,14 +7,12 @@ from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
 from outbox.testing._memory.state import PublishedMessage
 from outbox.testing.assertions import ANY, assert_published, assert_published_async
 from outbox.testing.reader import VisibleRecord, read_committed, settled
-from outbox.testing.site import Site
 
 __all__ = [
     "ANY",
     "InMemoryHalfOutbox",
     "InMemoryOutbox",
     "PublishedMessage",
-    "Site",
     "VisibleRecord",
     "assert_published",
     "assert_published_async",

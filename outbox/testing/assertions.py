@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -21,8 +20,7 @@ from outbox.settings import TableNames
 from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
 from outbox.testing._memory.state import PublishedMessage
 from outbox.testing.own_rows import rows_of
-from outbox.testing.reader import VisibleRecord, read_committed
-from outbox.testing.site import Site
+from outbox.testing.reader import VisibleRecord
 
 if TYPE_CHECKING:
     from outbox.async_outbox import AsyncHalfOutbox, AsyncOutbox, AsyncTarget  # its extra may be missing
@@ -41,37 +39,33 @@ Anything = Literal[_Any.ANY]
 Bytes = bytes | str | None
 Wanted = bytes | str | Mapping[str, Any] | Sequence[Any] | Callable[[bytes | None], bool] | None | Anything
 
-_PAUSE_SECONDS = 0.1
 _SHOWN = 20
 _LONGEST = 300
-_UNSETTLED = "\nThe halves or rows were not settled in time. Check that relay and checker are running."
 
 
 def assert_published(
-    outbox: Outbox | HalfOutbox | AsyncOutbox | AsyncHalfOutbox | Site | Target | Iterable[Record],
+    outbox: Outbox | HalfOutbox | AsyncOutbox | AsyncHalfOutbox | Target | Iterable[Record],
     topic: str,
     *,
     value: Wanted = ANY,
     key: Bytes | Anything = ANY,
     headers: Mapping[str, Bytes] | None = None,
     count: int | None = None,
-    timeout: float = 30.0,
     tables: TableNames | None = None,
 ) -> list[Record]:
     """Assert that messages were published, in transactions that committed.
 
     For an outbox in memory it checks `published`. For a session or connection it reads the message table, the rows of
-    its own open transaction included. For a site it consumes the real topic and waits for the messages; with `count`
-    until no further message can follow.
+    its own open transaction included.
 
     Args:
-        outbox: An outbox in memory; a session or connection; a site; or records, as `outbox.uncommitted`.
+        outbox: An outbox in memory; a session or connection; or records, as `outbox.uncommitted` or
+            `read_committed()` gives them.
         value: The body: bytes or text; a mapping or a list is compared with the JSON in the body; a function gets the
             bytes and returns whether they match. None: a tombstone. Default: any body.
         key: The key; None: no key. Default: any key.
         headers: Headers that the message must have, among others.
         count: Exact number of such messages; None: at least one.
-        timeout: Maximum seconds to wait for a site.
         tables: Schema and name prefix of the message table, for a session or connection.
 
     Returns:
@@ -88,11 +82,9 @@ def assert_published(
     found: Any = getattr(outbox, "sync", outbox)
     if isinstance(found, InMemoryOutbox | InMemoryHalfOutbox):
         return wanted.check(found.published, _open_hint(found))
-    if isinstance(found, Site):
-        return wanted.wait(found, timeout)
     if isinstance(found, Outbox | HalfOutbox):
         raise UsageError(
-            "This outbox is a real one. Give assert_published() the test's session or connection, the site, or records."
+            "This outbox is a real one. Give assert_published() the test's session or connection, or records."
         )
     if hasattr(found, "execute") or hasattr(found, "cursor"):
         return wanted.check(rows_of(found, tables or TableNames()), "")
@@ -128,19 +120,6 @@ class _Expected:
         if (len(found) == self.count) if self.count is not None else found:
             return found
         raise AssertionError(self._report(records) + hint)
-
-    def wait(self, site: Site, timeout: float) -> list[Record]:
-        """Wait for matching records on a real topic, and return them."""
-        deadline = time.monotonic() + timeout
-        while True:
-            late = time.monotonic() >= deadline
-            complete = self.count is not None and site.is_settled()
-            records = read_committed(site.kafka, [self.topic])
-            if complete or (self.count is None and (late or self._found(records))):
-                return self.check(records, "")
-            if late:
-                raise AssertionError(self._report(records) + _UNSETTLED)
-            time.sleep(_PAUSE_SECONDS)
 
     def _found(self, records: Sequence[Record]) -> list[Record]:
         return [record for record in records if not self._differences(record)]

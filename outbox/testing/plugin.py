@@ -14,7 +14,6 @@ import pytest
 if TYPE_CHECKING:
     from outbox.async_outbox import AsyncOutbox
     from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
-    from outbox.testing.site import Site
     from outbox.testing.stacks import Servers
 
 
@@ -62,12 +61,3 @@ def outbox_stack(pytestconfig: pytest.Config) -> Iterator[Servers]:
 
     with servers_named(pytestconfig.getoption("outbox_stack")) as servers:
         yield servers
-
-
-@pytest.fixture
-def outbox_site(outbox_stack: Servers) -> Iterator[Site]:
-    """Provide a channel, tables and topics for this test only, with a running relay and checker."""
-    from outbox.testing.site import Site  # noqa: PLC0415 - imported when used
-
-    with Site(outbox_stack) as site:
-        yield site

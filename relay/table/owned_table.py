@@ -231,9 +231,17 @@ class OwnedTable(ABC):
         """Delete old evidence of delivered messages, if the table has any; return whether there may be more."""
         return self._keep_up("purge", self._purge) or False
 
+    def wake(self) -> bool:
+        """Move messages whose time has come into the table, if any can wait; return whether there may be more."""
+        return self._keep_up("wake", self._wake) or False
+
     def figures(self) -> TableFigures | None:
         """Return what waits, and what is discarded; None: they cannot be read now."""
         return self._keep_up("figures", self._figures)
+
+    def _wake(self) -> bool:
+        """See `wake`."""
+        return False
 
     @abstractmethod
     def _purge(self) -> bool:

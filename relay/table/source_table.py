@@ -24,6 +24,9 @@ from relay.table.owned_table import HALTED, OwnedTable, Refusal, TableFigures, W
 from relay.table.read_cursor import ReadCursor
 from relay.table.rows import EPOCH_US, Local, Row, id_of
 
+WAKE_ROWS = 1_000
+"""Messages whose time has come that one statement moves at most."""
+
 PURGE_ROWS = 100
 """Rows of evidence that one statement purges, each of a batch."""
 
@@ -105,6 +108,19 @@ _PURGE: LiteralString = (
     " WHERE id = 0 AND EXISTS (SELECT FROM old))"
     " SELECT count(*) FROM old"
 )
+# Each local transaction is one of its own in the message table, by its start: what is wrong with one concerns no other.
+_WAKE: LiteralString = (
+    "WITH due AS MATERIALIZED (SELECT id FROM {scheduled} WHERE not_before <= now() ORDER BY not_before, id DESC"
+    " LIMIT %(rows)s FOR UPDATE SKIP LOCKED),"
+    " gone AS (DELETE FROM {scheduled} AS s USING due WHERE s.id = due.id RETURNING s.*),"
+    " made AS (INSERT INTO {message} (created_at, service, topic, partition, timestamp, key, value, header_names,"
+    " header_values) SELECT now() + dense_rank() OVER (ORDER BY xid, created_at) * interval '1 microsecond', service,"
+    " topic, partition, timestamp, key, value, header_names, header_values FROM gone ORDER BY not_before, id DESC"
+    " RETURNING 1), counted AS (SELECT (SELECT count(*) FROM due) AS due, (SELECT count(*) FROM gone) AS gone,"
+    " (SELECT count(*) FROM made) AS made)"
+    " SELECT CAST(CASE WHEN due = gone AND gone = made THEN due::text ELSE"
+    " concat_ws(' ', 'a trigger changes rows that wait for their time:', due, gone, made) END AS bigint) FROM counted"
+)
 _FIGURES: LiteralString = (
     "SELECT (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM {message} WHERE id >= %(first)s"
     " ORDER BY id LIMIT 1), (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(first)s),"
@@ -125,6 +141,7 @@ class SourceTable(OwnedTable):
         self._keep_ms = settings.keep_settled_ms
         self._cursor = ReadCursor()
         self._below_at = time.monotonic() + BELOW_SECONDS
+        self._wake_rows = WAKE_ROWS
         self._highest = 0  # no higher id ever left the table
         self._ids_file: int | None = None  # of the sequence
         self._window = table.compose(_WINDOW)
@@ -250,6 +267,14 @@ class SourceTable(OwnedTable):
         parameters = {"keep_ms": self._keep_ms, "rows": PURGE_ROWS}
         row = self._connection.execute(self._table.compose(_PURGE), parameters).fetchone()
         return row == (PURGE_ROWS,)
+
+    def _wake(self) -> bool:
+        rows = self._wake_rows
+        self._wake_rows = max(rows // 2, 1)  # if it fails: they may be very large
+        row = self._connection.execute(self._table.compose(_WAKE), {"rows": rows}).fetchone()
+        self._wake_rows = min(2 * rows, WAKE_ROWS)
+        failpoint("relay.table_woken")
+        return row == (rows,)
 
     def _figures(self) -> TableFigures:
         """See `OwnedTable`. The number of rows that wait is about right."""

@@ -45,6 +45,9 @@ FIGURES_SECONDS = 5.0
 PURGE_SECONDS = 60.0
 """Pause between two looks for old evidence. While there is more, each turn purges."""
 
+WAKE_SECONDS = 0.5
+"""Pause between two looks for messages whose time has come."""
+
 VERIFY_SECONDS = 15.0
 """Pause between two looks at the contract of the tables, and at the session."""
 
@@ -93,7 +96,7 @@ class TableSource:
         self._committed_at = time.monotonic()
         self._figures_at = 0.0
         self._rows_that_wait = report.RowsThatWait(self._name)
-        self._purge_at = 0.0
+        self._purge_at = self._wake_at = 0.0
         self._verify_at = time.monotonic() + VERIFY_SECONDS
 
     def take_over(self) -> None:
@@ -129,6 +132,7 @@ class TableSource:
                 stop = self._stopping(0)
                 continue
             self._set_figures()
+            self._wake()
             self._purge()
             self._verify()
             stop = pauses.after(found=found, seconds=0 if self._window.is_full else rest(len(self._window.rows)))
@@ -235,7 +239,8 @@ class TableSource:
 
     def _read_ahead(self) -> None:
         """Read the next window while this one is written, unless it is time to use the session for something else."""
-        is_due = time.monotonic() >= min(self._figures_at + FIGURES_SECONDS, self._purge_at, self._verify_at)
+        upkeep_at = min(self._figures_at + FIGURES_SECONDS, self._purge_at, self._wake_at, self._verify_at)
+        is_due = time.monotonic() >= upkeep_at
         if self._window.is_full and not is_due:
             self._ahead = self._session.submit(self._read)
 
@@ -264,6 +269,10 @@ class TableSource:
     def _purge(self) -> None:
         if time.monotonic() >= self._purge_at and not self._table.purge():
             self._purge_at = time.monotonic() + PURGE_SECONDS
+
+    def _wake(self) -> None:
+        if time.monotonic() >= self._wake_at and not self._table.wake():
+            self._wake_at = time.monotonic() + WAKE_SECONDS
 
     def _verify(self) -> None:
         """Look at session and tables again: a table may be altered while it is served (R75, R76)."""

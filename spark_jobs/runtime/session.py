@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from outbox._jars.fetch import fetch
-from outbox._jars.ivy import read_lock
 from outbox._jars.java import SetupError, find_java, spark_java_home
+from outbox._jars.lock_file import read_lock
 from outbox._service.logs import configure_logs
 from outbox._service.process import stop_on_signals
 from outbox._settings.of_jobs import SparkSettings

@@ -12,7 +12,7 @@ import psycopg
 
 from outbox import HalfOutbox, Message, Outbox
 from outbox.testing import VisibleRecord
-from tests.support.harness import doubled
+from tests.support.harness import doubled, publish_on
 from tests.support.secured import SecuredSite
 
 PAUSE_SECONDS = 0.1
@@ -45,8 +45,7 @@ class Witness:
                 while not self._stop.wait(PAUSE_SECONDS):
                     number += 1
                     try:
-                        with outbox.transaction(connection) as transaction:
-                            transaction.publish(Message(topic, str(number), f"key{number % KEYS}"))
+                        publish_on(connection, outbox, Message(topic, str(number), f"key{number % KEYS}"))
                     except psycopg.errors.OutOfMemory:  # rolled back: somebody has taken all locks of the server
                         self.refused += 1
                         continue
@@ -62,6 +61,7 @@ class Witness:
         """
         (topic, usual), *_ = self._outboxes.items()
         outbox = self._eager if eager else usual
+        assert isinstance(outbox, HalfOutbox)
         with psycopg.connect(self._dsn) as connection:
             with outbox.transaction(connection) as transaction:
                 receipt = transaction.publish(Message(topic, value, f"key of {value}"))

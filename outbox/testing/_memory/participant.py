@@ -16,26 +16,19 @@ from outbox._half.draft import Draft, refuse, why_not_for
 from outbox._half.sender import Sender
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_contract import ENVELOPE_BYTES
-from outbox._publish.acceptance import refuse_internal, require_accepted
+from outbox._publish.acceptance import refuse_internal
 from outbox._publish.local_connection import LocalConnection
 from outbox._publish.tracing import with_traces
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
 from outbox._rules.topic_description import TopicDescription
 from outbox._table.table_publisher import why_not
-from outbox.errors import (
-    CommitOutcomeUnknown,
-    MessageRefused,
-    OutboxError,
-    PublishFailed,
-    TransactionFenced,
-    UsageError,
-)
+from outbox.errors import MessageRefused, TransactionFenced, UsageError
 from outbox.message import Message
 from outbox.protocol.identifiers import make_transaction_id, table_transaction_id
 from outbox.protocol.names import sibling_topic
 from outbox.recorder import CommitOutcome, Recorder
 from outbox.settings import HalfSettings, Settings
-from outbox.testing._memory.any_connection import AnyConnection, commit_now, memory_connection
+from outbox.testing._memory.any_connection import AnyConnection, memory_connection
 from outbox.testing._memory.state import Memory, PublishedMessage, new_xid, row_ids
 from outbox.transaction import Receipt
 
@@ -106,10 +99,6 @@ def _topic(name: str, partitions: int, max_message_bytes: int = MAX_MESSAGE_BYTE
     return TopicDescription(name, _ID, partitions, 1, {"max.message.bytes": str(max_message_bytes)})
 
 
-_OUTCOMES: dict[type[OutboxError], CommitOutcome] = {
-    TransactionFenced: CommitOutcome.FENCED,
-    CommitOutcomeUnknown: CommitOutcome.UNKNOWN,
-}
 _MARK = sql.SQL("SELECT current_setting('outbox.transaction', true)")
 
 
@@ -201,7 +190,6 @@ class RowParticipant(MemoryParticipant):
     def publish(self, messages: Sequence[Message], *, eager: bool = False) -> list[Receipt]:
         """Add messages, all or none."""
         del eager
-        require_accepted(self._rows.settings)
         messages = with_traces(messages)
         for message in messages:
             refuse_internal(message.topic, self._rows.settings.channel)
@@ -232,13 +220,12 @@ class Halves:
 
 
 class HalfParticipant(MemoryParticipant):
-    """A participant in half mode, which fails as the test requested."""
+    """A participant in half mode."""
 
     def __init__(self, halves: Halves, connection: LocalConnection) -> None:
         self._halves = halves
         self._recorder = halves.sender.recorder
         self._outcome_without_commit = CommitOutcome.ROLLED_BACK
-        self._is_committed = False  # although its reply was lost
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         super().__init__(id_, halves.settings.service, halves.memory, connection)
 
@@ -246,14 +233,10 @@ class HalfParticipant(MemoryParticipant):
         """Add messages, all or none."""
         del eager
         settings, sender = self._halves.settings, self._halves.sender
-        require_accepted(settings)
         messages = with_traces(messages)
         planned = self.planned(messages, self._service, settings.channel.half_topic)
         for message, half in zip(messages, planned, strict=True):
             refuse(message, half, sender, sender.budget(self._connection.waiting))
-        if self._memory.failing_publications:
-            self._memory.failing_publications -= 1
-            raise PublishFailed("Kafka does not answer. Roll the local transaction back and try again.")
         receipts = self.add(messages)
         self._recorder.messages_published(self._service, len(messages))
         return receipts
@@ -263,37 +246,20 @@ class HalfParticipant(MemoryParticipant):
         return 0, len(self) - 1
 
     def seal(self, *, marked: bool = False) -> None:
-        """Raise the failure that the test requested, if any."""
+        """Refuse a transaction whose outcome was asked for."""
         super().seal(marked=marked)
-        failures = self._memory.commit_failures
-        if failures or self._memory.is_fenced(self.transaction_id):
-            raise self._fail(*(failures.pop(0) if failures else (TransactionFenced, False)))
+        if self._memory.is_fenced(self.transaction_id):
+            self._outcome_without_commit = CommitOutcome.FENCED
+            raise TransactionFenced(f"Transaction {self.transaction_id} is decided: it is rolled back. Try again.")
         self._recorder.halves_acked(self._service, len(self), 0.0)
-
-    def _fail(self, kind: type[OutboxError], committed: bool) -> OutboxError:  # noqa: FBT001 - a pair
-        self._outcome_without_commit = _OUTCOMES.get(kind, CommitOutcome.ROLLED_BACK)
-        self._is_committed = committed
-        if committed:
-            commit_now(self._connection)
-        if kind is CommitOutcomeUnknown:
-            return CommitOutcomeUnknown(
-                self.transaction_id,
-                f"COMMIT of transaction {self.transaction_id} was sent and no reply came. The checker will decide; "
-                "outcome() returns the result.",
-            )
-        return kind(f"The test let COMMIT of transaction {self.transaction_id} fail: all is rolled back. Try again.")
 
     def committed(self) -> bool:
         self._end(CommitOutcome.COMMITTED)
         return super().committed()
 
     def rolled_back(self) -> None:
-        """Drop the messages, or publish them if only COMMIT's reply was lost."""
         self._end(self._outcome_without_commit)
-        if self._is_committed:
-            super().committed()
-        else:
-            super().rolled_back()
+        super().rolled_back()
 
     def unknown(self) -> None:
         """Leave the transaction in doubt; there is no checker to decide."""

@@ -1,4 +1,4 @@
-"""The state of an in-memory outbox: open transactions, published messages for comparison, and requested failures."""
+"""The state of an in-memory outbox: open transactions, and published messages for comparison."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from outbox.errors import OutboxError
 from outbox.message import Message
 from outbox.protocol.half import Header
 from outbox.protocol.identifiers import message_id
@@ -28,6 +28,7 @@ class PublishedMessage:
         timestamp: Timestamp of the message, ms since 1970, or None.
         transaction_id: Id of its transaction, a UUIDv7.
         message_id: The id that the record on a real topic would carry in its header `outbox-id`.
+        not_before: The time for which it would wait.
     """
 
     topic: str
@@ -38,6 +39,7 @@ class PublishedMessage:
     timestamp: int | None
     transaction_id: str
     message_id: str
+    not_before: datetime | None = None
 
     @classmethod
     def of(cls, message: Message, transaction_id: str, position: int) -> PublishedMessage:
@@ -51,10 +53,9 @@ class PublishedMessage:
             message.timestamp,
             transaction_id,
             message_id(transaction_id, position),
+            message.not_before,
         )
 
-
-CommitFailure = tuple[type[OutboxError], bool]
 
 _xids = itertools.count(700)  # about where a new database is
 _row_ids = itertools.count(1)
@@ -99,9 +100,6 @@ class Memory:
         self._published: list[PublishedMessage] = []
         self._outcomes: dict[str, Outcome] = {}
         self.followers: list[Follower] = []
-        self.failing_publications = 0
-        self.commit_failures: list[CommitFailure] = []
-        """How the next COMMITs fail: with which error, and whether they succeed all the same."""
 
     def opened(self, transaction_id: str, part: OpenPart) -> None:
         with self._lock:
@@ -149,6 +147,13 @@ class Memory:
                 follower.refresh()
             return list(self._published)
 
+    def cancel(self, id_: str) -> bool:
+        """Remove a published message that waits for its time; return whether it was there."""
+        with self._lock:
+            before = self.published()
+            self._published = [one for one in before if one.message_id != id_ or one.not_before is None]
+            return len(self._published) < len(before)
+
     def uncommitted(self) -> list[PublishedMessage]:
         """Return the messages of open transactions, in the order in which these began."""
         with self._lock:
@@ -156,9 +161,7 @@ class Memory:
             return found + [message for follower in self.followers for message in follower.uncommitted()]
 
     def clear(self) -> None:
-        """Remove the published messages and the requested failures; open transactions are not affected."""
+        """Remove the published messages; open transactions are not affected."""
         with self._lock:
             self.published()
             self._published.clear()
-            self.commit_failures.clear()
-            self.failing_publications = 0

@@ -18,7 +18,7 @@ from sqlalchemy.schema import MetaData
 
 from outbox import AsyncHalfOutbox, Message
 from outbox._kafka.admin import admin_client
-from outbox.async_outbox import AsyncTransaction
+from outbox.async_outbox import AsyncHalfTransaction
 from outbox.errors import PublishFailed, UsageError
 from outbox.protocol.op import OpKind
 from tests.support.async_shop import AsyncShop
@@ -162,7 +162,7 @@ async def _insert(application: AsyncShop, connection: Connection, number: int) -
 async def test_transactions_on_connections(shop: Shop, connect: Any, eager: bool) -> None:  # noqa: FBT001 - a parameter
     topic, kept, struck = shop.topic(), shop.number(), shop.number()
 
-    async def rolled_back_savepoint(application: AsyncShop, connection: Connection, tx: AsyncTransaction) -> None:
+    async def rolled_back_savepoint(application: AsyncShop, connection: Connection, tx: AsyncHalfTransaction) -> None:
         async with tx.savepoint():
             await _insert(application, connection, struck)
             await tx.publish(application.message(topic, "struck"))

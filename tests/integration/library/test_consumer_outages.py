@@ -107,9 +107,9 @@ def test_an_example_consumer_goes_on(
 def test_a_consumer_waits_for_its_topic(own: Stack) -> None:
     with Site(own.bootstrap_servers, own.postgres_url) as site:
         billing = Billing(site, "orders", "consumer.py")
-        with billing.running(QUICK) as process:
+        with billing.running(QUICK, stderr=subprocess.STDOUT) as process:
             assert process.stdout is not None
-            assert process.stdout.readline().startswith("again: ")
+            assert process.stdout.readline().startswith("Consumer group billing: ")
             site.create_topics("orders")
             orders = Orders(site, billing.topic)
             orders.start()

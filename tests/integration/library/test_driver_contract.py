@@ -99,14 +99,6 @@ def test_a_connection_that_is_closed_after_its_commit(outbox: Outbox, site: Site
         outbox.publish(connection, Message("orders", "late"))
 
 
-def test_the_librarys_own_transaction(outbox: Outbox, site: Site) -> None:
-    with psycopg.connect(site.postgres_url) as connection, outbox.transaction(connection) as tx:
-        tx.publish(Message("orders", "1"))
-        with pytest.raises(ZeroDivisionError), tx.savepoint():
-            _fail_after(tx.publish, Message("orders", "struck"))
-    assert _published(outbox, site) == [b"1"]
-
-
 def _fail_after(call: Any, *arguments: object) -> None:
     call(*arguments)
     raise ZeroDivisionError

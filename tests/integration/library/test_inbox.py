@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from sqlalchemy import Engine, NullPool, create_engine, event
+from sqlalchemy import Engine, NullPool, create_engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -170,8 +170,6 @@ def test_a_missing_table_is_named(site: Site) -> None:
         inbox.once(session, "a/0")
     with psycopg.connect(site.postgres_url) as connection, pytest.raises(ConfigurationError, match=expected):
         inbox.once(connection, "a/0")
-    with pytest.raises(ConfigurationError, match=expected):
-        inbox.purge(site.engine(), timedelta(days=1))
 
 
 def test_another_error_of_the_database_stays_itself(site: Site, inbox: Inbox) -> None:
@@ -224,7 +222,8 @@ def test_no_encoding_of_a_client_decides_group_or_id(site: Site, inbox: Inbox, e
     with psycopg.connect(site.postgres_url) as plain:
         assert not group.once(plain, "é/€")
     with psycopg.connect(site.postgres_url, client_encoding=encoding) as plain:
-        assert group.purge(plain, timedelta(microseconds=1)) == 1
+        plain.autocommit = True
+        assert InboxTable(site.tables).purge(plain, timedelta(microseconds=1), group.group) == 1
     assert _ids(site, "счёт") == []
 
 
@@ -261,7 +260,7 @@ async def test_autocommit_and_what_is_no_async_session_are_refused_in_asyncio_to
     async with await psycopg.AsyncConnection.connect(site.postgres_url, autocommit=True) as plain:
         with pytest.raises(UsageError, match="autocommit"):
             await inbox.once_async(plain, "a/0")
-    with Session(site.engine()) as blocking, pytest.raises(UsageError, match="async session or connection"):
+    with Session(site.engine()) as blocking, pytest.raises(UsageError, match="Give an AsyncSession"):
         await inbox.once_async(blocking, "a/0")  # type: ignore[arg-type]  # what a user may try
     assert _ids(site) == []
 
@@ -281,20 +280,14 @@ def _fill(site: Site, engine: Engine, *groups: str) -> None:
     _age(site, "young/0", days=6)
 
 
-def test_the_clean_up_deletes_what_is_old_in_batches(site: Site, inbox: Inbox, engine: Engine) -> None:
+def test_the_clean_up_deletes_what_is_old_in_batches(site: Site, engine: Engine) -> None:
     _fill(site, engine, "billing", "shipping")
-    commits: list[object] = []
-    event.listen(engine, "commit", commits.append)
-    assert inbox.purge(engine, timedelta(days=7), batch=2) == 5
-    assert len(commits) == 3
-    assert _ids(site) == ["young/0"]
-    assert len(_ids(site, "shipping")) == 6
-    with psycopg.connect(site.postgres_url) as connection:
-        assert inbox.purge(connection, timedelta(days=5)) == 1
-        assert inbox.purge(connection, timedelta(days=5)) == 0
-        connection.execute("SELECT 1")
-        with pytest.raises(UsageError, match="outside a transaction"):
-            inbox.purge(connection, timedelta(days=7))
+    table = InboxTable(site.tables)
+    with site.connect() as connection:
+        assert table.purge(connection, timedelta(days=7), "billing", batch=2) == 5
+        assert _ids(site) == ["young/0"]
+        assert len(_ids(site, "shipping")) == 6
+        assert table.purge(connection, timedelta(days=5)) == 7
     assert _ids(site) == []
 
 
@@ -348,9 +341,10 @@ def test_the_example_handles_a_redelivered_message_once(shop: Shop) -> None:
         shop.publish(session, topic, "order 3", "3")
     with billing.running(f"{{{QUICK}}}") as process:
         assert process.stdout is not None
-        assert sorted(process.stdout.readline().split()[0] for _ in range(4)) == ["invoiced", "known", "known", "known"]
+        assert process.stdout.readline().startswith("invoiced")
+        # The relay's transaction markers take offsets too.
+        wait_until(lambda: billing.committed() >= 4)
         process.terminate()
         assert process.wait(30) == 0
+        assert process.stdout.read() == ""
     assert sorted(billing.invoices()) == [f"order {number}" for number in range(4)]
-    # The relay's transaction markers take offsets too.
-    assert billing.committed() >= 4

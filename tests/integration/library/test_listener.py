@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from outbox import HalfOutbox, Message, MessageRefused
 from outbox._publish.waiting import Budget
-from outbox.errors import PublishFailed, TransactionsRejected, UsageError
+from outbox.errors import PublishFailed, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -206,18 +206,6 @@ def test_a_message_that_is_refused_starts_nothing(shop: Shop) -> None:
     listener, before = Scripted(execute=COMMIT), len(shop.site.halves())
     with TransactionalProducer(shop.outbox, listener) as producer, pytest.raises(MessageRefused, match="not exist"):
         producer.send_message_in_transaction(Message(shop.site.topic("nowhere"), b"v"))
-    assert listener.executed == []
-    assert len(shop.site.halves()) == before
-
-
-def test_transactions_are_rejected_by_a_switch(shop: Shop) -> None:
-    topic, listener, before = shop.topic(), Scripted(execute=COMMIT), len(shop.site.halves())
-    with (
-        HalfOutbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
-        TransactionalProducer(outbox, listener, serve_checks=False) as producer,
-        pytest.raises(TransactionsRejected),
-    ):
-        producer.send_message_in_transaction(_message(shop, topic, "v"))
     assert listener.executed == []
     assert len(shop.site.halves()) == before
 

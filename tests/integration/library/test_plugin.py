@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from tests.repository.test_layers import EXTRAS
-from tests.support.servers import Servers
 
 pytest_plugins = ["pytester"]
 
@@ -15,22 +14,6 @@ pytest_plugins = ["pytester"]
 def _turned_on(pytester: pytest.Pytester) -> None:
     """Let the project name the plugin: it is opt-in."""
     pytester.makeconftest('pytest_plugins = ["outbox.testing.plugin"]')
-
-
-@pytest.fixture
-def project(pytester: pytest.Pytester, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A user's project whose fixture `outbox_stack` takes the servers that run already."""
-    monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", servers.bootstrap_servers)
-    monkeypatch.setenv("OUTBOX_POSTGRES_URL", servers.postgres_url)
-    pytester.makeini("[pytest]\naddopts = --outbox-stack=environment -p no:xdist\nfilterwarnings = error\n")
-    return pytester
-
-
-def _run(project: pytest.Pytester, tests: str, **outcomes: int) -> pytest.RunResult:
-    project.makepyfile(test_shop=tests)
-    result = project.runpytest_subprocess("-v", timeout=240)
-    result.assert_outcomes(**outcomes)
-    return result
 
 
 def test_the_plugin_is_there_and_imports_nothing_but_the_library(pytester: pytest.Pytester) -> None:
@@ -92,74 +75,6 @@ def test_unit_tests_with_an_outbox_in_memory(pytester: pytest.Pytester) -> None:
             "E*'orders' value b'created' key b'41' headers {'type': b'order'}: different key",
         ]
     )
-
-
-@pytest.mark.long
-def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
-    result = _run(
-        project,
-        """
-        import pytest
-        from sqlalchemy import create_engine
-        from sqlalchemy.orm import Session
-
-        from outbox import Message
-        from outbox.errors import UsageError
-        from outbox.testing import assert_published
-
-
-        def test_delivered(outbox_site):
-            orders, outbox = outbox_site.topic("orders"), outbox_site.half_outbox()
-            engine = create_engine(outbox_site.sqlalchemy_url)
-            with Session(engine) as session, session.begin():
-                outbox.publish_many(session, [Message(orders, '{"id": 1}', "1"), Message(orders, None, "2")])
-            assert_published(outbox_site, orders)
-            assert_published(outbox_site, orders, value={"id": 1}, count=1)
-            with Session(engine) as session:
-                outbox.publish(session, Message(orders, "rolled back", "1"), eager=True)
-            assert_published(outbox_site, orders, count=2)
-            assert_published(outbox_site, orders, value="rolled back", count=0)
-            assert [record.key for record in outbox_site.read(orders)] == [b"1", b"2"]
-            engine.dispose()
-
-
-        def test_rows_are_delivered(outbox_site):
-            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox()
-            engine = create_engine(outbox_site.sqlalchemy_url)
-            with Session(engine) as session, session.begin():
-                receipt = outbox.publish(session, Message(orders, '{"id": 1}', "1"))
-            with Session(engine) as session:
-                outbox.publish(session, Message(orders, "rolled back", "1"))
-            (record,) = assert_published(outbox_site, orders, value={"id": 1}, count=1)
-            assert record.message_id == receipt.message_id
-            engine.dispose()
-
-
-        def test_that_fails(outbox_site):
-            orders = outbox_site.topic("orders")
-            with pytest.raises(UsageError, match="Give assert_published"):
-                assert_published(outbox_site.outbox(), orders)
-            assert_published(outbox_site, orders, timeout=0.5)
-
-
-        def test_without_a_relay(outbox_site):
-            relay = outbox_site._services[0].process
-            relay.terminate()
-            relay.wait()
-            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox()
-            engine = create_engine(outbox_site.sqlalchemy_url)
-            with Session(engine) as session, session.begin():
-                outbox.publish(session, Message(orders, "waits"))
-            with pytest.raises(AssertionError, match="Check that relay and checker are running"):
-                assert_published(outbox_site, orders, count=1, timeout=1)
-            with pytest.raises(AssertionError, match="relay ended"):
-                outbox_site.wait_settled()
-            engine.dispose()
-        """,
-        passed=3,
-        failed=1,
-    )
-    result.stdout.fnmatch_lines(["E*at least one message on topic '*.orders' expected, 0 published"])
 
 
 @pytest.mark.long

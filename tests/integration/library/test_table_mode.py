@@ -23,16 +23,14 @@ from sqlalchemy.schema import MetaData
 from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames, TypedTopic
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.publish_function import STARTED_US
-from outbox.async_outbox import AsyncTransaction
-from outbox.errors import CommitOutcomeUnknown, TableError, TransactionsRejected, UsageError
+from outbox.errors import TableError, UsageError
 from outbox.message import HeadersInput
 from outbox.operator.reading.discards import DiscardedTable
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
 from outbox.serialization import JsonSerializer
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
-from outbox.transaction import Outcome, Transaction
-from tests.proxies.postgres import LossyProxy
+from outbox.transaction import Outcome
 from tests.support.doors import DOORS, Opened, pg8000_arguments, session_on, sqlalchemy_url
 from tests.support.harness import Site
 from tests.support.servers import Servers
@@ -114,11 +112,6 @@ def opened(place: Place, request: pytest.FixtureRequest) -> Iterator[Opened]:
 def as_row(message: Message, receipt: Receipt) -> Row:
     place = ("orders", message.topic, message.partition, message.timestamp)
     return Row(receipt.message_id, *place, message.key_bytes(), message.value_bytes(), message.header_list())
-
-
-def _fail_after(call: Callable[..., object], *arguments: object) -> None:
-    call(*arguments)
-    raise ZeroDivisionError
 
 
 async def _fail_after_async(call: Callable[..., Awaitable[object]], *arguments: object) -> None:
@@ -399,25 +392,6 @@ def test_an_error_of_the_question_is_not_hidden_by_its_rollback(place: Place) ->
             place.outbox.outcome(table_transaction_id(700, 1), connection)
 
 
-def test_a_transaction_whose_messages_were_all_struck_has_no_outcome_to_ask_for(place: Place) -> None:
-    """It has no row: `outcome()` would find nothing of it, though it committed."""
-
-    def buy(connection: psycopg.Connection[Any]) -> None:
-        with place.outbox.transaction(connection) as tx:
-            connection.execute(f"INSERT INTO {place.business} VALUES (77, 'new')".encode())
-            with pytest.raises(ZeroDivisionError), tx.savepoint():
-                _fail_after(tx.publish, Message("orders", b"never"))
-
-    with (
-        LossyProxy(place.url) as proxy,
-        psycopg.connect(proxy.url) as connection,
-        pytest.raises(psycopg.OperationalError),
-    ):
-        buy(connection)
-    found = place.site.sql(f"SELECT state FROM {place.business} WHERE id = 77")
-    assert found == [("new",)]
-
-
 def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Place) -> None:
     url, message = (
         place.site.role("reader", MessageTable(place.site.tables).application_grant),
@@ -508,102 +482,6 @@ def test_a_two_phase_session_may_publish(place: Place, engine: Engine) -> None:
     with Session(engine, twophase=True) as session, session.begin():
         place.outbox.publish(session, Message("orders", b"v"))
     assert len(place.rows()) == 1
-
-
-@pytest.mark.parametrize("driver", ["psycopg itself", "psycopg", "psycopg2", "pg8000"])
-def test_a_block_commits_and_rolls_back(place: Place, driver: str) -> None:
-    with _connection(place, driver) as connection:
-        with place.outbox.transaction(connection) as tx:
-            with pytest.raises(UsageError, match="no id before its first message"):
-                _ = tx.transaction_id
-            receipt = tx.publish(Message("orders", b"1"))
-            with pytest.raises(ZeroDivisionError), tx.savepoint():
-                _fail_after(tx.publish, Message("orders", b"2"))
-            with tx.savepoint():
-                tx.publish(Message("orders", b"3"))
-            assert tx.transaction_id == receipt.transaction_id
-        assert [row.value for row in place.rows()] == [b"1", b"3"]
-        with pytest.raises(UsageError, match="has ended"):
-            tx.publish(Message("orders", b"v"))
-        with pytest.raises(ZeroDivisionError), place.outbox.transaction(connection) as tx:
-            _fail_after(tx.publish, Message("orders", b"4"))
-        with place.outbox.transaction(connection):
-            pass
-    assert place.rows() == []
-
-
-def _connection(place: Place, driver: str) -> Any:
-    if driver == "psycopg itself":
-        return place.site.connect()
-    return create_engine(sqlalchemy_url(place.url, driver), poolclass=NullPool).connect()
-
-
-def test_a_block_whose_transaction_was_ended_inside_is_refused(place: Place) -> None:
-    with place.site.connect() as connection:
-        for says, work in (
-            ("was ended", _commit_inside),
-            ("ended inside the block", _commit_and_publish_inside),
-            ("has failed", _divide_inside),
-        ):
-            with pytest.raises(UsageError, match=says), place.outbox.transaction(connection) as tx:
-                work(connection, tx)
-    assert [row.value for row in place.rows()] == [b"1", b"2"]
-
-
-def _commit_inside(connection: psycopg.Connection[Any], tx: Transaction) -> None:
-    tx.publish(Message("orders", b"1"))
-    connection.commit()
-
-
-def _commit_and_publish_inside(connection: psycopg.Connection[Any], tx: Transaction) -> None:
-    tx.publish(Message("orders", b"2"))
-    connection.commit()
-    tx.publish(Message("orders", b"3"))
-
-
-def _divide_inside(connection: psycopg.Connection[Any], tx: Transaction) -> None:
-    tx.publish(Message("orders", b"4"))
-    with pytest.raises(psycopg.errors.DivisionByZero):
-        connection.execute("SELECT 1 / 0")
-
-
-def test_a_block_works_inside_psycopgs_own_savepoints(place: Place) -> None:
-    with place.site.connect() as connection, place.outbox.transaction(connection) as tx:
-        tx.publish(Message("orders", b"1"))
-        with pytest.raises(ZeroDivisionError), connection.transaction():
-            _fail_after(tx.publish, Message("orders", b"2"))
-    assert [row.value for row in place.rows()] == [b"1"]
-
-
-def test_a_lost_reply_to_commit_names_the_transaction_that_outcome_takes(place: Place) -> None:
-    table = place.business
-    with place.site.connect() as connection:
-        connection.execute(
-            f"CREATE FUNCTION {table}_end() RETURNS trigger LANGUAGE plpgsql AS "
-            "'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'".encode()
-        )
-        connection.execute(
-            f"CREATE CONSTRAINT TRIGGER ended AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
-            f"FOR EACH ROW EXECUTE FUNCTION {table}_end()".encode()
-        )
-    try:
-        with (
-            place.site.connect() as connection,
-            pytest.raises(CommitOutcomeUnknown, match=r"no reply came\. outcome\(\) returns the result") as unknown,
-            place.outbox.transaction(connection) as tx,
-        ):
-            receipts = [_insert_and_publish(connection, tx, table)]
-    finally:
-        place.site.sql(f"DROP FUNCTION {table}_end CASCADE")
-    assert unknown.value.transaction_id == receipts[0].transaction_id
-    with place.site.connect() as connection:
-        assert place.outbox.outcome(receipts[0].transaction_id, connection) is Outcome.ROLLED_BACK
-    assert place.rows() == []
-
-
-def _insert_and_publish(connection: psycopg.Connection[Any], tx: Transaction, table: str) -> Receipt:
-    connection.execute(f"INSERT INTO {table} VALUES (99, 'new')".encode())
-    return tx.publish(Message("orders", b"v"))
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
@@ -737,20 +615,6 @@ def test_all_messages_are_checked_before_one_is_inserted(
 ) -> None:
     with Session(engine) as session, session.begin(), pytest.raises(MessageRefused, match=r"reserved|internal"):
         place.outbox.publish_many(session, messages())
-    assert place.rows() == []
-
-
-def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engine: Engine) -> None:
-    with (
-        Outbox.from_env({**place.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
-        Session(engine) as session,
-        session.begin(),
-    ):
-        with pytest.raises(TransactionsRejected):
-            outbox.publish(session, Message("orders"))
-        outbox.close()
-        with pytest.raises(UsageError, match="closed"):
-            outbox.publish_many(session, [Message("orders")])
     assert place.rows() == []
 
 
@@ -902,8 +766,8 @@ async def test_an_async_session_publishes(place: Place, driver: str) -> None:
             await session.rollback()
         assert await outbox.outcome(receipt.transaction_id, engine) is Outcome.ROLLED_BACK
         async with engine.connect() as connection:
-            async with outbox.transaction(connection) as tx, tx.savepoint():
-                await tx.publish(Message("orders", b"core"))
+            async with connection.begin():
+                await outbox.publish(connection, Message("orders", b"core"))
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             with pytest.raises(UsageError, match="autocommit"):
                 await outbox.publish(connection, Message("orders"))
@@ -947,22 +811,6 @@ async def test_a_bare_async_connection_publishes(place: Place, connect: Callable
             await _publish_in_vain(outbox, connection)
         assert await outbox.outcome(receipts[0].transaction_id, connection) is Outcome.COMMITTED
     assert place.rows() == [as_row(*pair) for pair in zip([*ODD, *ODD], receipts, strict=True)]
-
-
-async def test_a_block_on_an_async_connection_of_psycopg_publishes(place: Place) -> None:
-    place.rows()
-    outbox = AsyncOutbox.over(place.outbox)
-    connection = await psycopg.AsyncConnection.connect(place.url)
-    async with connection, outbox.transaction(connection) as tx:
-        await tx.publish(Message("orders", b"1"))
-        with pytest.raises(ZeroDivisionError):
-            await _publish_in_savepoint(tx)
-    assert [row.value for row in place.rows()] == [b"1"]
-
-
-async def _publish_in_savepoint(tx: AsyncTransaction) -> None:
-    async with tx.savepoint():
-        await _fail_after_async(tx.publish, Message("orders", b"2"))
 
 
 async def test_an_async_outbox_refuses_a_blocking_connection(place: Place) -> None:

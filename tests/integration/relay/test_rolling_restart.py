@@ -12,7 +12,7 @@ import pytest
 
 from outbox import HalfOutbox, Message, Outbox
 from stack import Stack
-from tests.support.harness import Site, wait_until
+from tests.support.harness import Site, publish_on, wait_until
 from tests.support.message_rows import SOURCE, create, relay_settings
 from tests.support.rolling import Restarts, Step, Visibility, beyond_kafka, table, writing
 
@@ -75,8 +75,8 @@ def test_an_owner_does_not_wait_for_a_coordinator_that_has_left(own: Stack, site
 
 
 def _publish(site: Site, outbox: HalfOutbox | Outbox) -> None:
-    with psycopg.connect(site.postgres_url) as connection, outbox.transaction(connection) as transaction:
-        transaction.publish(Message(site.topic("halves"), "tea", "key"))
+    with psycopg.connect(site.postgres_url) as connection:
+        publish_on(connection, outbox, Message(site.topic("halves"), "tea", "key"))
 
 
 @pytest.mark.timeout(900)  # beside two loops a broker alone takes up to a minute for a start

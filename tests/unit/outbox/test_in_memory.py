@@ -1,4 +1,4 @@
-"""What the outbox in memory has beyond the real one: what it shows, and failures on demand.
+"""What the outbox in memory has beyond the real one: what it shows.
 
 That it behaves like the real one is tested by `tests/integration/library/test_outbox_contract.py`.
 """
@@ -10,12 +10,10 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outbox import Message, MessageRefused
-from outbox.async_outbox import AsyncHalfOutbox
-from outbox.errors import CommitOutcomeUnknown, PublishFailed, TransactionFenced, TransactionsRejected, UsageError
+from outbox.errors import TransactionFenced, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage
@@ -80,11 +78,9 @@ def test_what_is_open_is_seen_apart_and_a_test_suite_that_rolls_back_can_look_at
     assert outbox.published == []
 
 
-def test_clear_forgets_what_was_published_and_what_was_to_fail(engine: Engine) -> None:
+def test_clear_forgets_what_was_published(engine: Engine) -> None:
     outbox = InMemoryHalfOutbox()
     _commit_one(engine, outbox)
-    outbox.fail_next_publish()
-    outbox.fail_next_commit()
     with Session(engine) as session:
         outbox.clear()
         outbox.publish(session, Message("orders", "open"))
@@ -200,12 +196,6 @@ def test_declared_topic_of_declared_channel_is_refused(engine: Engine) -> None:
             InMemoryHalfOutbox().publish(session, Message("outbox.half", "v"))
 
 
-def test_transactions_are_rejected(engine: Engine) -> None:
-    rejecting = InMemoryOutbox.from_env({"OUTBOX_SERVICE": "billing", "OUTBOX_REJECT_TRANSACTIONS": "true"})
-    with Session(engine) as session, pytest.raises(TransactionsRejected):
-        rejecting.publish(session, MESSAGE)
-
-
 def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> None:
     environment = {"OUTBOX_SERVICE": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"}
     with InMemoryHalfOutbox.from_env(environment) as outbox:
@@ -247,29 +237,6 @@ def test_a_transactional_producer_with_a_session(engine: Engine) -> None:
         producer.send_message_in_transaction(MESSAGE)
 
 
-def test_the_next_publish_fails(engine: Engine) -> None:
-    outbox = InMemoryHalfOutbox()
-    outbox.fail_next_publish()
-    with Session(engine) as session:
-        with pytest.raises(PublishFailed):
-            outbox.publish(session, MESSAGE)
-        session.rollback()
-        outbox.publish(session, MESSAGE)
-        session.commit()
-    assert len(outbox.published) == 1
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_the_reply_to_the_next_commit_is_lost(engine: Engine, *, committed: bool) -> None:
-    outbox = InMemoryHalfOutbox()
-    outbox.fail_next_commit(CommitOutcomeUnknown, committed=committed)
-    with pytest.raises(CommitOutcomeUnknown) as caught:
-        _commit_one(engine, outbox)
-    expected = Outcome.COMMITTED if committed else Outcome.ROLLED_BACK
-    assert outbox.outcome(caught.value.transaction_id, engine) is expected
-    assert (len(outbox.published), _rows(engine)) == ((1, 1) if committed else (0, 0))
-
-
 def test_who_asks_for_the_outcome_of_an_open_transaction_fences_it(engine: Engine) -> None:
     outbox = InMemoryHalfOutbox()
     with Session(engine) as session:
@@ -278,26 +245,6 @@ def test_who_asks_for_the_outcome_of_an_open_transaction_fences_it(engine: Engin
         with pytest.raises(TransactionFenced):
             session.commit()
     assert outbox.published == []
-
-
-@pytest.mark.parametrize("committed", [True, False])
-async def test_failures_under_asyncio(tmp_path: Any, *, committed: bool) -> None:
-    outbox = InMemoryHalfOutbox()
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'async.db'}")
-    async with engine.begin() as connection:
-        await connection.execute(text("CREATE TABLE things (id int)"))
-    outbox.fail_next_commit()
-    outbox.fail_next_commit(CommitOutcomeUnknown, committed=committed)
-    for error in (PublishFailed, CommitOutcomeUnknown):
-        async with AsyncSession(engine) as session:
-            await session.execute(text("INSERT INTO things VALUES (1)"))
-            await AsyncHalfOutbox.over(outbox).publish(session, MESSAGE)
-            with pytest.raises(error):
-                await session.commit()
-    async with engine.connect() as connection:
-        count = await connection.scalar(text("SELECT count(*) FROM things"))
-    assert (count, len(outbox.published)) == ((1, 1) if committed else (0, 0))
-    await engine.dispose()
 
 
 class _Ears(NoRecorder):
@@ -315,14 +262,11 @@ def test_a_recorder_hears_every_end_once(engine: Engine) -> None:
     _commit_one(engine, outbox)
     with Session(engine) as session:
         outbox.publish(session, MESSAGE)
-    outbox.fail_next_commit(TransactionFenced)
-    with pytest.raises(TransactionFenced):
-        _commit_one(engine, outbox)
-    outbox.fail_next_commit(CommitOutcomeUnknown, committed=True)
-    with pytest.raises(CommitOutcomeUnknown):
-        _commit_one(engine, outbox)
-    committed, rolled_back = CommitOutcome.COMMITTED, CommitOutcome.ROLLED_BACK
-    assert ears.outcomes == [committed, rolled_back, CommitOutcome.FENCED, CommitOutcome.UNKNOWN]
+    with Session(engine) as session:
+        outbox.outcome(outbox.publish(session, MESSAGE).transaction_id, engine)
+        with pytest.raises(TransactionFenced):
+            session.commit()
+    assert ears.outcomes == [CommitOutcome.COMMITTED, CommitOutcome.ROLLED_BACK, CommitOutcome.FENCED]
 
 
 def test_table_mode_in_memory_checks_all_messages_first() -> None:

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import math
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -20,11 +21,14 @@ from confluent_kafka.serialization import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from outbox import Message, MessageRefused
 from outbox.errors import UsageError
 from outbox.serialization import JsonSerializer, TypedTopic, to_json
 from tests.support.schemas import AVRO, JSON_SCHEMA, ORDER, SCHEMAS, Schema, new_registry
+
+ID = UUID(int=7)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +120,50 @@ def test_a_message_is_made_of_objects() -> None:
     assert made.header_list() == [("type", b"created")]
 
 
-@pytest.mark.parametrize(("key", "stored"), [("kéy", "kéy".encode()), (b"\xff", b"\xff"), ("", b""), (None, None)])
-def test_keys_are_taken_as_they_are(key: str | bytes | None, stored: bytes | None) -> None:
-    topic: TypedTopic[str | bytes, object] = TypedTopic("orders")
+@pytest.mark.parametrize(
+    ("key", "stored"),
+    [("kéy", "kéy".encode()), (b"\xff", b"\xff"), ("", b""), (None, None), (42, b"42"), (ID, str(ID).encode())],
+)
+def test_keys_are_taken_as_they_are(key: str | bytes | int | UUID | None, stored: bytes | None) -> None:
+    topic: TypedTopic[str | bytes | int | UUID, object] = TypedTopic("orders")
     assert topic.message({}, key=key).key == stored
 
 
-def test_a_key_that_is_neither_text_nor_bytes_needs_a_serializer() -> None:
+def test_a_key_of_another_type_needs_a_serializer() -> None:
     topic: TypedTopic[object, object] = TypedTopic("orders")
-    with pytest.raises(MessageRefused, match=r"The key .* 'orders', of type int.*pass a serializer"):
-        topic.message({}, key=4711)
+    with pytest.raises(MessageRefused, match=r"The key .* 'orders', of type bool.*pass a serializer"):
+        topic.message({}, key=True)
+
+
+class Placed(BaseModel):
+    id: UUID
+    total: Decimal
+
+
+@dataclass(slots=True)
+class Shipped:
+    order: Placed
+    at: dt.date
+
+
+def test_events_of_classes_are_objects_in_json() -> None:
+    placed = Placed(id=ID, total=Decimal("9.90"))
+    struct = type("Struct", (), {"__struct_fields__": ("id",), "id": 7})()  # as msgspec makes them
+    inner = f'{{"id":"{ID}","total":"9.90"}}'
+    assert JsonSerializer()([placed, struct]) == f'[{inner},{{"id":7}}]'.encode()
+    shipped = JsonSerializer()([Shipped(placed, dt.date(2026, 1, 2))])
+    assert shipped == f'[{{"order":{inner},"at":"2026-01-02"}}]'.encode()
+    with pytest.raises(SerializationError, match="of type type"):
+        JsonSerializer()(Shipped)
+
+
+def test_a_topic_of_a_class_names_it_and_takes_no_other() -> None:
+    topic: TypedTopic[int, Placed] = TypedTopic("orders", Placed)
+    made = topic.message(Placed(id=ID, total=Decimal(1)), key=42, headers={"own": "1"})
+    assert made.header_list() == [("own", b"1"), ("type", b"Placed")]
+    assert topic.message(None, key=42).header_list() == []
+    with pytest.raises(MessageRefused, match="'orders' takes Placed, not dict"):
+        topic.message({}, key=42)  # type: ignore[arg-type]  # that is what is tested
 
 
 def test_none_is_a_tombstone_and_no_serializer_is_asked() -> None:

@@ -257,7 +257,6 @@ def test_everything_from_the_environment() -> None:
             "OUTBOX_PUBLISH_TIMEOUT_SECONDS": "2.5",
             "OUTBOX_CLOSE_TIMEOUT_SECONDS": "0",
             "OUTBOX_EAGER": "yes",
-            "OUTBOX_REJECT_TRANSACTIONS": "1",
             "OUTBOX_EAGER_IDLE_TIMEOUT_SECONDS": "60",
             "OUTBOX_HTTP_PORT": "8080",
         }
@@ -266,7 +265,7 @@ def test_everything_from_the_environment() -> None:
     assert (found.channel.name, found.tables.schema, found.tables.prefix) == ("shop", "messages", "shop")
     assert (found.publish_timeout_seconds, found.close_timeout_seconds) == (2.5, 0.0)
     assert found.eager_idle_timeout_seconds == 60.0
-    assert (found.eager, found.reject_transactions) == (True, True)
+    assert found.eager
 
 
 def test_what_nobody_says_is_the_default() -> None:
@@ -276,7 +275,6 @@ def test_what_nobody_says_is_the_default() -> None:
 TOML = """
 service = "orders"
 eager = true
-reject_transactions = false
 eager_idle_timeout_seconds = 60
 check_interval_ms = 500
 
@@ -304,7 +302,7 @@ def test_everything_from_a_file(tmp_path: Path) -> None:
         "socket.keepalive.enable": "true",
         "linger.ms": "2",
     }
-    assert (found.eager, found.reject_transactions, found.eager_idle_timeout_seconds) == (True, False, 60.0)
+    assert (found.eager, found.eager_idle_timeout_seconds) == (True, 60.0)
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
@@ -314,15 +312,14 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "1", "yes", " Yes ", "false", "False", "0", "no"])
 def test_true_and_false(text: str) -> None:
-    found = HalfSettings.from_env({**ENVIRON, "OUTBOX_EAGER": text, "OUTBOX_REJECT_TRANSACTIONS": text})
-    assert found.eager is found.reject_transactions is (text.strip().lower() in {"true", "1", "yes"})
+    found = HalfSettings.from_env({**ENVIRON, "OUTBOX_EAGER": text})
+    assert found.eager is (text.strip().lower() in {"true", "1", "yes"})
 
 
-@pytest.mark.parametrize("name", ["eager", "reject_transactions"])
 @pytest.mark.parametrize("text", ["", "on", "ja", "2", "none"])
-def test_neither_true_nor_false(name: str, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} .*: it is neither true nor false"):
-        HalfSettings.from_env({**ENVIRON, f"OUTBOX_{name.upper()}": text})
+def test_neither_true_nor_false(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"eager .*: it is neither true nor false"):
+        HalfSettings.from_env({**ENVIRON, "OUTBOX_EAGER": text})
 
 
 def test_a_list_is_no_number_of_seconds(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The loops of `Inbox.run()` and `Inbox.run_async()`."""

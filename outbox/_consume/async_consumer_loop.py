@@ -1,0 +1,137 @@
+"""Consume with aiokafka as `consumer_loop` does with confluent-kafka; the states of a message are the same."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+
+from outbox._consume.trial import Trial, described
+from outbox.errors import ConfigurationError
+
+log = logging.getLogger("outbox")
+
+_POLL_MS = 500
+_BATCH = 100
+"""Records between two commits of offsets."""
+_RESTART_SECONDS = 1.0
+_OURS = {"enable_auto_commit": False, "isolation_level": "read_committed"}
+_REFUSED = {"group_id", "key_deserializer", "value_deserializer", *_OURS}
+
+
+@contextmanager
+def set_by_signal() -> Iterator[asyncio.Event]:
+    """Yield an event that SIGTERM or SIGINT sets inside the block."""
+    stop, loop, asked = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    for number in asked:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in asked:
+            loop.remove_signal_handler(number)
+
+
+@dataclass
+class AsyncConsumerLoop:
+    """Takes records until it is asked to stop; see `ConsumerLoop`.
+
+    Args:
+        kafka: Arguments of `AIOKafkaConsumer`.
+    """
+
+    group: str
+    handle: Callable[[ConsumerRecord], Awaitable[None]]
+    kafka: Mapping[str, Any]
+    topics: Sequence[str]
+    dead_letters: str | None
+    attempts: int
+    first_pause: float
+    stop: asyncio.Event
+
+    def __post_init__(self) -> None:
+        """Refuse arguments that the loop sets itself."""
+        if clash := _REFUSED & self.kafka.keys():
+            raise ConfigurationError(
+                f"run_async() sets {', '.join(sorted(clash))} itself. Remove it from the arguments."
+            )
+
+    async def run(self) -> None:
+        """Consume; a consumer that has failed is replaced by another one."""
+        while not self.stop.is_set():
+            arguments = {"auto_offset_reset": "earliest", **self.kafka, **_OURS, "group_id": self.group}
+            consumer = AIOKafkaConsumer(*self.topics, **arguments)
+            try:
+                await consumer.start()
+                while not self.stop.is_set():
+                    await self._take_some(consumer)
+            except KafkaError as error:  # the consumer does not repeat it by itself
+                log.warning("Consumer group %s: %s", self.group, error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.stop.wait(), _RESTART_SECONDS)
+            finally:
+                await consumer.stop()
+
+    async def _take_some(self, consumer: AIOKafkaConsumer) -> None:
+        """Handle what has come, and commit its offsets."""
+        done: dict[TopicPartition, int] = {}
+        for partition, records in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_BATCH)).items():
+            for record in records:
+                if self.stop.is_set() or not await self._is_done(consumer, partition, record):
+                    break
+                done[partition] = record.offset + 1
+        if ours := {partition: offset for partition, offset in done.items() if partition in consumer.assignment()}:
+            with suppress(CommitFailedError, IllegalStateError):  # rebalanced: the records come again, and are not new
+                await consumer.commit(ours)
+
+    async def _is_done(self, consumer: AIOKafkaConsumer, partition: TopicPartition, record: ConsumerRecord) -> bool:
+        """Handle a record, as often as need be; return False if it was left."""
+        place = record.topic, record.partition, record.offset
+        trial = Trial(self.attempts, self.first_pause, has_dead_letters=self.dead_letters is not None)
+        while True:
+            try:
+                if trial.is_over:
+                    await self._bury(record, trial)
+                else:
+                    await self.handle(record)
+            except Exception as error:  # noqa: BLE001 - the handler is the application's
+                pause = trial.failed(error)
+                log.warning("Message %s/%d/%d: %s; again in %.1f s", *place, described(error), pause)
+            else:
+                return True
+            if not await self._is_still_ours(consumer, partition, pause):
+                return False
+
+    async def _bury(self, record: ConsumerRecord, trial: Trial) -> None:
+        """Write a record to the topic of dead letters, with the reason."""
+        topic, place = self.dead_letters or "", (record.topic, record.partition, record.offset)
+        known = inspect.signature(AIOKafkaProducer).parameters
+        arguments = {name: value for name, value in self.kafka.items() if name in known}
+        async with AIOKafkaProducer(**arguments, enable_idempotence=True) as producer:
+            headers = [*record.headers, *trial.headers(self.group, place)]
+            await producer.send_and_wait(topic, record.value, record.key, headers=headers)
+        log.error("Message %s/%d/%d is a dead letter in topic %s", *place, topic)
+
+    async def _is_still_ours(self, consumer: AIOKafkaConsumer, partition: TopicPartition, seconds: float) -> bool:
+        """Wait as a member of the group; return whether the partition was ours all the time."""
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            if self.stop.is_set() or partition not in consumer.assignment():
+                return False
+            consumer.pause(partition)
+            early = await consumer.getmany(partition, timeout_ms=min(round(1000 * left), _POLL_MS))
+            if early and partition in consumer.assignment():  # it was lost meanwhile, and is ours again
+                consumer.seek(partition, early[partition][0].offset)
+        if partition not in consumer.assignment():
+            return False
+        consumer.resume(partition)
+        return True

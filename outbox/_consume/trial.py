@@ -1,0 +1,109 @@
+"""How often a message is tried, and whether it is to blame for a failure. Both loops share it.
+
+A failure that passes by itself is not the message's, which is tried again for as long as that takes (R88).
+"""
+
+import socket
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnectionError
+
+from outbox._postgres.table_errors import sqlstate_of
+from outbox.errors import UsageError
+from outbox.protocol.half import Header
+
+Place = tuple[str, int, int]
+"""Topic, partition and offset."""
+
+_LONGEST_PAUSE_SECONDS = 30.0
+_REASON_CHARACTERS = 1_000
+_PASSING_CLASSES = ("08", "40", "53", "55", "57")
+"""SQLSTATE: a connection, a transaction to be repeated, too little room, a lock, a server that goes or comes."""
+_QUERY_CANCELED = "57014"
+"""By `statement_timeout`: the statement may always be too slow."""
+
+
+class Ended(Exception):  # noqa: N818 - no error of its own: it carries one out of the loop
+    """The loop ends with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error: Final = error
+
+
+@dataclass(slots=True)
+class Trial:
+    """The attempts at one message.
+
+    Args:
+        most: After so many attempts that failed for a reason of the message, no more follow.
+        first_pause: Seconds after the first failure; each further pause is twice as long, 30 s at most.
+        has_dead_letters: The message then becomes a dead letter; else its error ends the loop.
+    """
+
+    most: int
+    first_pause: float
+    has_dead_letters: bool
+    made: int = 0
+    reason: Exception | None = None
+    _pause: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with the shortest pause."""
+        self._pause = self.first_pause
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the message is to become a dead letter."""
+        return self.made >= self.most
+
+    def failed(self, error: Exception) -> float:
+        """Note a failure; return the seconds to wait before what is next.
+
+        Raises:
+            Ended: The loop cannot go on.
+        """
+        if isinstance(error, Ended):
+            raise error
+        if not self.is_over and not passes_by_itself(error):
+            # No further attempt changes how something is used, such as a record without a message id.
+            self.made = self.most if isinstance(error, UsageError) else self.made + 1
+            self.reason = error
+            if self.made >= self.most:
+                self._pause = self.first_pause
+                if not self.has_dead_letters:
+                    raise Ended(error) from error
+                return 0.0
+        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        return pause
+
+    def headers(self, group: str, place: Place) -> list[Header]:
+        """Return the headers that a dead letter has besides its own: where it was, who gave it up, and why."""
+        topic, partition, offset = place
+        given = {
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "group": group,
+            "attempts": self.made,
+            "reason": f"{type(self.reason).__name__}: {self.reason}"[:_REASON_CHARACTERS],
+        }
+        return [(f"dead-letter-{name}", str(value).encode(errors="replace")) for name, value in given.items()]
+
+
+def passes_by_itself(error: BaseException) -> bool:
+    """Return whether an error is that of a lost connection, a server that restarts, or a row that others hold."""
+    if isinstance(error, ConnectionError | socket.gaierror | NoConnectionError):
+        return True
+    if (state := sqlstate_of(error)) is not None:
+        return state.startswith(_PASSING_CLASSES) and state != _QUERY_CANCELED
+    lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    return lost or isinstance(getattr(error, "orig", error), psycopg.OperationalError | psycopg.InterfaceError)
+
+
+def described(error: BaseException) -> str:
+    """Return the type of an error for the log; its text may have a part of the message in it."""
+    return " ".join(filter(None, (type(error).__name__, sqlstate_of(error))))

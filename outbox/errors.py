@@ -8,6 +8,7 @@
     ├── MessageRefused          the message cannot be published; nothing was written
     ├── UsageError              the call does not fit the state of the session or connection
     ├── RetryableError          nothing is committed; run the local transaction again
+    │   ├── TransactionsRejected  the setting `reject_transactions` is on
     │   ├── PublishFailed         Kafka did not answer in time
     │   └── TransactionFenced     the checker decided ROLLBACK before the local transaction committed
     └── CommitOutcomeUnknown    COMMIT was sent and its outcome is unknown; no op marker was sent
@@ -51,7 +52,11 @@ class RetryableError(OutboxError):
     """Nothing is committed or published: roll the local transaction back, if it is open, and run it again."""
 
 
-class PublishFailed(RetryableError):  # noqa: N818 - the name describes what happened to the message
+class TransactionsRejected(RetryableError):  # noqa: N818 - the name describes what happened to the message
+    """The setting `reject_transactions` is on (RocketMQ: `rejectTransactionMessage`). Nothing was written."""
+
+
+class PublishFailed(RetryableError):  # noqa: N818 - as above
     """Kafka did not answer within `publish_timeout_seconds`.
 
     Raised at COMMIT, the local transaction was rolled back. Raised by `publish()`, the caller must roll it back. It is

@@ -81,6 +81,7 @@ class Settings:
         service: Name of the service; all its processes have the same one.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the tables.
+        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`). `from_env()` reads it.
 
     Raises:
         ConfigurationError: A setting is missing or malformed.
@@ -89,6 +90,7 @@ class Settings:
     service: str
     channel: Channel = field(default_factory=Channel)
     tables: TableNames = field(default_factory=TableNames)
+    reject_transactions: bool = False
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -102,7 +104,7 @@ class Settings:
         """Read `OUTBOX_SERVICE`, `OUTBOX_CHANNEL`, … over the TOML file that `OUTBOX_CONFIG` names.
 
         The TOML file has the same names in lower case: `service`, `channel`, `schema`, `table_prefix`,
-        for half mode also `bootstrap_servers`, `kafka` (a table of librdkafka properties; a JSON
+        `reject_transactions`; for half mode also `bootstrap_servers`, `kafka` (a table of librdkafka properties; a JSON
         object in the environment), `publish_timeout_seconds`, `close_timeout_seconds`, `eager`,
         `eager_idle_timeout_seconds`. Other names are ignored, because the services read the same file and environment.
         A name in the file that looks like a typing error is logged.
@@ -183,6 +185,7 @@ def _shared(read: LibrarySettings) -> dict[str, Any]:
         "service": read.service,
         "channel": read.channel_names(),
         "tables": read.table_names(),
+        "reject_transactions": read.reject_transactions,
     }
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox._failpoints import failpoint
 from outbox._half.check_server import CheckServer
 from outbox._half.draft import PlannedHalf, refuse
+from outbox._publish.acceptance import require_accepted
 from outbox._publish.tracing import with_trace
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
@@ -134,6 +135,7 @@ class TransactionalProducer:
 
         Raises:
             MessageRefused: The message cannot be sent; nothing was written.
+            TransactionsRejected: `reject_transactions` is on; nothing was written.
             PublishFailed: The half was not acknowledged; the local transaction did not run. Roll the session back, if
                 one was given.
             KafkaUnreachable: Kafka does not answer; the local transaction did not run.
@@ -177,6 +179,7 @@ class TransactionalProducer:
     # --- without a session: the listener decides ----------------------------------------------------------------
 
     def _send_alone(self, message: Message, arg: Any) -> TransactionSendResult:
+        require_accepted(self._settings)
         message = with_trace(message)
         transaction_id = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         half_record = self._half(message, transaction_id)

@@ -28,6 +28,7 @@ from outbox._half.draft import Draft, refuse
 from outbox._half.sender import Sender
 from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
 from outbox._postgres.table_errors import explained
+from outbox._publish.acceptance import require_accepted
 from outbox._publish.local_connection import LocalConnection, local_connection
 from outbox._publish.tracing import with_traces
 from outbox._publish.waiting import Budget
@@ -128,6 +129,7 @@ class Seal:
             eager: Send the halves now; never while a SAVEPOINT is open.
         """
         self._require_own_process()
+        require_accepted(self._settings)
         messages = with_traces(messages)
         budget = self._sender.budget(self._connection.waiting)
         planned = self.draft.planned(messages, self._settings.service, self._settings.channel.half_topic)

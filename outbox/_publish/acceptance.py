@@ -1,14 +1,21 @@
 """What both modes refuse at `publish()`, before anything is written."""
 
-from outbox.errors import MessageRefused, UsageError
+from outbox.errors import MessageRefused, TransactionsRejected, UsageError
 from outbox.protocol.names import Channel, is_internal_topic
 from outbox.protocol.positions import MAX_POSITION
+from outbox.settings import Settings
 
 MAX_MESSAGES = MAX_POSITION + 1
 """Maximum number of messages of one transaction."""
 
 MAX_BYTES = 64_000_000
 """Maximum size of the messages of one transaction."""
+
+
+def require_accepted(settings: Settings) -> None:
+    """Refuse every message while the outbox rejects transactions."""
+    if settings.reject_transactions:
+        raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
 
 
 def refuse_internal(topic: str, channel: Channel) -> None:

@@ -354,6 +354,8 @@ class LibrarySettings(Service, TablePlace, ChannelName, reader="the library"):
     OPTIONS: ClassVar[tuple[str, ...]] = ()
     OF_ONE_CHANNEL = False
 
+    reject_transactions: bool = setting(default=False, text="Refuse every publication.")
+
     def check(self) -> None:
         super().check()
         if not self.service:

@@ -28,6 +28,7 @@ from outbox._publish.acceptance import (
     MAX_MESSAGES,
     closed,
     refuse_internal,
+    require_accepted,
     too_many_bytes,
     too_many_messages,
 )
@@ -146,6 +147,7 @@ class TablePublisher:
 
     def insert(self, connection: InsertConnection, messages: Sequence[Message]) -> list[Receipt]:
         """Insert messages, all or none."""
+        require_accepted(self._settings)
         require_transaction(connection)
         traced = with_traces(messages)
         for topic in {message.topic for message in traced}:

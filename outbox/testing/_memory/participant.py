@@ -16,7 +16,7 @@ from outbox._half.draft import Draft, refuse, why_not_for
 from outbox._half.sender import Sender
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_contract import ENVELOPE_BYTES
-from outbox._publish.acceptance import refuse_internal
+from outbox._publish.acceptance import refuse_internal, require_accepted
 from outbox._publish.local_connection import LocalConnection
 from outbox._publish.tracing import with_traces
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
@@ -190,6 +190,7 @@ class RowParticipant(MemoryParticipant):
     def publish(self, messages: Sequence[Message], *, eager: bool = False) -> list[Receipt]:
         """Add messages, all or none."""
         del eager
+        require_accepted(self._rows.settings)
         messages = with_traces(messages)
         for message in messages:
             refuse_internal(message.topic, self._rows.settings.channel)
@@ -233,6 +234,7 @@ class HalfParticipant(MemoryParticipant):
         """Add messages, all or none."""
         del eager
         settings, sender = self._halves.settings, self._halves.sender
+        require_accepted(settings)
         messages = with_traces(messages)
         planned = self.planned(messages, self._service, settings.channel.half_topic)
         for message, half in zip(messages, planned, strict=True):

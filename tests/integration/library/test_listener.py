@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from outbox import HalfOutbox, Message, MessageRefused
 from outbox._publish.waiting import Budget
-from outbox.errors import PublishFailed, UsageError
+from outbox.errors import PublishFailed, TransactionsRejected, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -202,9 +202,14 @@ def test_a_recorder_hears_of_half_and_end(shop: Shop, script: object, outcome: C
         shop.site.wait_settled()
 
 
-def test_a_message_that_is_refused_starts_nothing(shop: Shop) -> None:
+@pytest.mark.parametrize(("rejecting", "refusal"), [("no", MessageRefused), ("yes", TransactionsRejected)])
+def test_a_message_that_is_refused_starts_nothing(shop: Shop, rejecting: str, refusal: type[Exception]) -> None:
     listener, before = Scripted(execute=COMMIT), len(shop.site.halves())
-    with TransactionalProducer(shop.outbox, listener) as producer, pytest.raises(MessageRefused, match="not exist"):
+    with (
+        HalfOutbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": rejecting}) as outbox,
+        TransactionalProducer(outbox, listener) as producer,
+        pytest.raises(refusal),
+    ):
         producer.send_message_in_transaction(Message(shop.site.topic("nowhere"), b"v"))
     assert listener.executed == []
     assert len(shop.site.halves()) == before

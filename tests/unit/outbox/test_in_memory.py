@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from outbox import Message, MessageRefused
-from outbox.errors import TransactionFenced, UsageError
+from outbox.errors import TransactionFenced, TransactionsRejected, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage
@@ -202,6 +202,10 @@ def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> No
         _commit_one(engine, outbox)
         assert outbox.settings.service == "billing"
         assert len(outbox.published) == 1
+    for made in (InMemoryOutbox, InMemoryHalfOutbox):
+        rejecting = made.from_env({**environment, "OUTBOX_REJECT_TRANSACTIONS": "true"})
+        with Session(engine) as session, pytest.raises(TransactionsRejected):
+            rejecting.publish(session, MESSAGE)
 
 
 def test_after_close_it_refuses_and_still_shows(engine: Engine) -> None:

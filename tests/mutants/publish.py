@@ -108,7 +108,7 @@ def r05_healthy_transaction(self: LocalConnection, *, begun: bool = True) -> Non
 
 
 @mutant(sqlalchemy_session._reset, "R6", Harm.LOST)
-@fails("integration/library/test_session_more.py::test_a_listener_that_raises_in_the_transaction_after_a_committed_one")
+@fails("integration/library/test_session_more.py::test_a_reset_of_another_connection_that_shares_the_drivers")
 def r06_a_reset_is_no_rollback(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
     """A rollback marker leaves only where it is certain; a connection that was reset says nothing of what was before.
     What the pool resets may be a later transaction, begun after COMMIT on another Connection with the same connection

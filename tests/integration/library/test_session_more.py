@@ -138,9 +138,9 @@ def test_a_session_whose_connection_was_committed_and_used_again(shop: Shop, eng
 
 
 def test_a_reset_of_another_connection_that_shares_the_drivers(shop: Shop) -> None:
-    """A StaticPool lends one connection of the driver to several Connections; only one of them is listened to."""
+    """A StaticPool lends one connection of the driver to several Connections; only the copy's are listened to."""
     topic, engine = shop.topic(), shop.site.engine(poolclass=StaticPool)
-    with engine.connect() as first:
+    with engine.execution_options(copy=True).connect() as first:
         with first.begin(), Session(first) as session:
             receipt = shop.publish(session, topic, "committed")
             session.commit()

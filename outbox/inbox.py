@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.orm import Session, scoped_session
@@ -33,6 +34,7 @@ from outbox.settings import TableNames
 if TYPE_CHECKING:  # what is in extras, or in other packages
     import threading
 
+    import psycopg
     from aiokafka import ConsumerRecord
     from confluent_kafka import Message
     from sqlalchemy import Connection
@@ -48,7 +50,7 @@ class Inbox:
 
     Args:
         group: The consumer group; each group handles each message once.
-        tables: Schema and prefix of the table `<prefix>_inbox`, which `outbox inbox create` creates.
+        tables: Schema and prefix of the table `<prefix>_inbox`, which `outbox table create --inbox` creates.
 
     Raises:
         ConfigurationError: The group's name is empty or longer than 255 characters.
@@ -134,9 +136,28 @@ class Inbox:
             raise TableError(
                 f"The id {id_!r} of group {self.group!r} was not stored in table {self._table.full_name}, and is not "
                 "there: a trigger, a rule or row security keeps rows out, or it was purged just now. Roll back, run "
-                "`outbox inbox create`, which names what is wrong, and handle the message again."
+                "`outbox table create --inbox`, which names what is wrong, and handle the message again."
             )
         return False
+
+    def purge(self, connection: psycopg.Connection[Any], keep: timedelta) -> int:
+        """Delete the ids that this group stored longer ago than a given age, and return how many.
+
+        A message that comes again after that is handled twice: keep at least the retention of its topic and of the
+        half topic.
+
+        Args:
+            connection: In autocommit: each batch commits by itself.
+            keep: Age that is kept, above 0, by the database's clock.
+
+        Raises:
+            UsageError: The age is not above 0, or the connection is not in autocommit.
+            ConfigurationError: The table does not exist.
+        """
+        if not connection.autocommit:
+            raise UsageError("purge() takes a connection in autocommit: each batch commits by itself")
+        with self._missing_table():
+            return self._table.purge(connection, keep, self.group)
 
     def run(
         self,
@@ -242,7 +263,7 @@ class Inbox:
                 raise
             raise ConfigurationError(
                 f"Table {self._table.full_name} does not exist in this database. "
-                "Run `outbox inbox create`, or the SQL of `outbox inbox create --print-sql`."
+                "Run `outbox table create --inbox`, or the SQL of `outbox table create --inbox --print-sql`."
             ) from error
 
 

@@ -64,7 +64,8 @@ def test_the_roles_of_table_mode_get_what_they_need_and_no_more() -> None:
     table = MessageTable(NAMES)
     about = "SELECT (xid, id, created_at, service, topic, partition, timestamp)"
     assert [statement.as_string() for statement in table.relay_grant("one").statements()[1:]] == [
-        'GRANT SELECT, DELETE ON "shop"."our_message" TO "one"',
+        'GRANT SELECT, INSERT, DELETE ON "shop"."our_message" TO "one"',
+        'GRANT SELECT, UPDATE, DELETE ON "shop"."our_scheduled" TO "one"',
         'GRANT SELECT ON "shop"."our_message_id_seq" TO "one"',
         'GRANT SELECT, INSERT ON "shop"."our_discarded" TO "one"',
         'GRANT SELECT, INSERT, DELETE ON "shop"."our_delivered" TO "one"',

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.orm import Session, scoped_session
@@ -34,7 +33,6 @@ from outbox.settings import TableNames
 if TYPE_CHECKING:  # what is in extras, or in other packages
     import threading
 
-    import psycopg
     from aiokafka import ConsumerRecord
     from confluent_kafka import Message
     from sqlalchemy import Connection
@@ -139,25 +137,6 @@ class Inbox:
                 "`outbox table create --inbox`, which names what is wrong, and handle the message again."
             )
         return False
-
-    def purge(self, connection: psycopg.Connection[Any], keep: timedelta) -> int:
-        """Delete the ids that this group stored longer ago than a given age, and return how many.
-
-        A message that comes again after that is handled twice: keep at least the retention of its topic and of the
-        half topic.
-
-        Args:
-            connection: In autocommit: each batch commits by itself.
-            keep: Age that is kept, above 0, by the database's clock.
-
-        Raises:
-            UsageError: The age is not above 0, or the connection is not in autocommit.
-            ConfigurationError: The table does not exist.
-        """
-        if not connection.autocommit:
-            raise UsageError("purge() takes a connection in autocommit: each batch commits by itself")
-        with self._missing_table():
-            return self._table.purge(connection, keep, self.group)
 
     def run(
         self,

@@ -41,7 +41,7 @@ ConsumerRoles = Annotated[
     Roles, typer.Option("--consumer-role", help="With --inbox: role that gets what a consumer needs; repeatable.")
 ]
 PurgerRoles = Annotated[
-    Roles, typer.Option("--purger-role", help="With --inbox: role that gets what `Inbox.purge()` needs; repeatable.")
+    Roles, typer.Option("--purger-role", help="With --inbox: role that gets what `inbox purge` needs; repeatable.")
 ]
 Sink = Annotated[bool, typer.Option("--sink", help="Create the tables of the sink for Spark, too, as its roles do.")]
 Inbox = Annotated[bool, typer.Option("--inbox", help="Only the inbox table, for consumers.")]

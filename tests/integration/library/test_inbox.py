@@ -282,15 +282,13 @@ def _fill(site: Site, engine: Engine, *groups: str) -> None:
 
 
 def test_the_clean_up_deletes_what_is_old_in_batches(site: Site, engine: Engine) -> None:
-    table, groups = InboxTable(site.tables), ["billing", "shipping"]
-    _fill(site, engine, *groups)
+    _fill(site, engine, "billing", "shipping")
+    table = InboxTable(site.tables)
     with site.connect() as connection:
         assert table.purge(connection, timedelta(days=7), "billing", batch=2) == 5
         assert _ids(site) == ["young/0"]
         assert len(_ids(site, "shipping")) == 6
-        assert sum(Inbox(group, site.tables).purge(connection, timedelta(days=5)) for group in groups) == 7
-    with psycopg.connect(site.postgres_url) as connection, pytest.raises(UsageError, match="in autocommit"):
-        Inbox("billing", site.tables).purge(connection, timedelta(days=5))
+        assert table.purge(connection, timedelta(days=5)) == 7
     assert _ids(site) == []
 
 
@@ -306,6 +304,18 @@ def test_the_command_makes_the_table(site: Site) -> None:
     assert (refused.returncode, "Give --inbox, too" in refused.stderr) == (Exit.CONFIGURATION, True)
     refused = _command(site, "table", "create", "--inbox", "--relay-role", "one")
     assert (refused.returncode, "--inbox has no roles but" in refused.stderr) == (Exit.CONFIGURATION, True)
+
+
+@pytest.mark.long
+def test_the_command_cleans_the_table(site: Site) -> None:
+    assert _command(site, "table", "create", "--inbox").returncode == 0
+    _fill(site, site.engine(), "billing", "shipping")
+    for words in (("--group", "billing"), ()):
+        shown = _command(site, "inbox", "purge", "--keep-days", "7", *words)
+        assert shown.stdout == f"5 rows deleted from public.{site.name}_inbox\n"
+    assert _ids(site) == _ids(site, "shipping") == ["young/0"]
+    refused = _command(site, "inbox", "purge", "--keep-days", "0")
+    assert (refused.returncode, "must be above 0" in refused.stderr) == (Exit.CONFIGURATION, True)
 
 
 def test_the_printed_sql_makes_the_table(site: Site) -> None:

@@ -48,7 +48,7 @@ class Inbox:
 
     Args:
         group: The consumer group; each group handles each message once.
-        tables: Schema and prefix of the table `<prefix>_inbox`, which `outbox inbox create` creates.
+        tables: Schema and prefix of the table `<prefix>_inbox`, which `outbox table create --inbox` creates.
 
     Raises:
         ConfigurationError: The group's name is empty or longer than 255 characters.
@@ -134,7 +134,7 @@ class Inbox:
             raise TableError(
                 f"The id {id_!r} of group {self.group!r} was not stored in table {self._table.full_name}, and is not "
                 "there: a trigger, a rule or row security keeps rows out, or it was purged just now. Roll back, run "
-                "`outbox inbox create`, which names what is wrong, and handle the message again."
+                "`outbox table create --inbox`, which names what is wrong, and handle the message again."
             )
         return False
 
@@ -242,7 +242,7 @@ class Inbox:
                 raise
             raise ConfigurationError(
                 f"Table {self._table.full_name} does not exist in this database. "
-                "Run `outbox inbox create`, or the SQL of `outbox inbox create --print-sql`."
+                "Run `outbox table create --inbox`, or the SQL of `outbox table create --inbox --print-sql`."
             ) from error
 
 

@@ -11,7 +11,8 @@ In a migration of Alembic:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant, script
@@ -57,21 +58,19 @@ def ddl(
         ConfigurationError: A name is not allowed.
         UsageError: Arguments have no meaning together.
     """
-    names, sink = tables or TableNames(), sink or bool(executor_roles or driver_roles)
-    if message_table and (application_roles or checker_roles or operator_roles or sink):
-        raise UsageError("A foreign table has no roles but those of the relay: the application owns it. Omit others.")
-    if mark_column and not message_table:
-        raise UsageError("A mark column is given without a message table. Give both, or neither.")
-    if message_table:
-        foreign, grants = foreign_source(names, message_table, relay_roles, mark_column)
-        return script(foreign.drop_statements()) if drop else foreign.ddl(grants)
-    callbacks, messages, of_sink = CallbackTable(names), MessageTable(names), SinkTables(names)
+    roles = {
+        "application": application_roles,
+        "checker": checker_roles,
+        "relay": relay_roles,
+        "operator": operator_roles,
+        "executor": executor_roles,
+        "driver": driver_roles,
+    }
+    names = tables or TableNames()
+    made = parts(names, roles, sink=sink or (drop and not message_table), foreign=message_table, mark=mark_column)
     if drop:
-        return script([*of_sink.drop_statements(), *messages.drop_statements(), *callbacks.drop_statements()])
-    made = callbacks.ddl(callback_grants(callbacks, application_roles, checker_roles))
-    rights = message_grants(messages, application_roles, checker_roles, relay_roles, operator_roles)
-    made += messages.ddl(rights)
-    return made + of_sink.ddl(of_sink.grants(executor_roles, driver_roles)) if sink else made
+        return script(statement for table, _ in reversed(made) for statement in table.drop_statements())
+    return "".join(table.ddl(grants) for table, grants in made)
 
 
 def inbox_ddl(
@@ -96,28 +95,41 @@ def inbox_ddl(
     return script(table.drop_statements()) if drop else table.ddl(inbox_grants(table, consumer_roles, purger_roles))
 
 
-def callback_grants(table: CallbackTable, applications: Sequence[str], checkers: Sequence[str]) -> list[Grant]:
-    """Return the rights of roles on the callback tables."""
-    return [*map(table.application_grant, applications), *map(table.checker_grant, checkers)]
+Part = tuple[CallbackTable | MessageTable | SinkTables | ForeignSource, list[Grant]]
+"""Tables, and the rights of roles on them."""
 
 
-def message_grants(
-    table: MessageTable,
-    applications: Sequence[str],
-    checkers: Sequence[str],
-    relays: Sequence[str],
-    operators: Sequence[str],
-) -> list[Grant]:
-    """Return the rights of roles on the message table, and on what belongs to it."""
-    return [
-        *map(table.application_grant, applications),
-        *map(table.checker_grant, checkers),
-        *map(table.relay_grant, relays),
-        *map(table.operator_grant, operators),
+def parts(
+    names: TableNames, roles: Mapping[str, Sequence[str]], *, sink: bool = False, foreign: str = "", mark: str = ""
+) -> list[Part]:
+    """Return the tables that belong together, each with the rights of roles on it; see `ddl`.
+
+    Args:
+        roles: Names of roles by what they are for.
+    """
+    roles, sink = defaultdict(tuple, roles), sink or bool(roles.get("executor") or roles.get("driver"))
+    if foreign and (roles["application"] or roles["checker"] or roles["operator"] or sink):
+        raise UsageError("A foreign table has no roles but those of the relay: the application owns it. Omit others.")
+    if mark and not foreign:
+        raise UsageError("A mark column is given without a message table. Give both, or neither.")
+    if foreign:
+        return [_foreign_part(names, foreign, roles["relay"], mark)]
+    callbacks, messages, of_sink = CallbackTable(names), MessageTable(names), SinkTables(names)
+    of_callbacks = [
+        *map(callbacks.application_grant, roles["application"]),
+        *map(callbacks.checker_grant, roles["checker"]),
     ]
+    of_messages = [
+        *map(messages.application_grant, roles["application"]),
+        *map(messages.checker_grant, roles["checker"]),
+        *map(messages.relay_grant, roles["relay"]),
+        *map(messages.operator_grant, roles["operator"]),
+    ]
+    made: list[Part] = [(callbacks, of_callbacks), (messages, of_messages)]
+    return [*made, (of_sink, of_sink.grants(roles["executor"], roles["driver"]))] if sink else made
 
 
-def foreign_source(
+def _foreign_part(
     names: TableNames, message_table: str, relays: Sequence[str], mark_column: str
 ) -> tuple[ForeignSource, list[Grant]]:
     """Return what belongs to a foreign table, and the rights of the relay's roles."""

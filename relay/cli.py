@@ -30,8 +30,7 @@ def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - 
     given = {name: str(value) for name, value in given.items()}
     if check:
         # Not above: with SQLAlchemy it is half of what the start of a relay costs, which needs none of it.
-        from outbox.operator.checks.checks import check_service  # noqa: PLC0415
-        from relay.self_check import examine_relay  # noqa: PLC0415
+        from outbox.operator.checks.checks import check_service, examine_relay  # noqa: PLC0415
 
         check_service(RelaySettings, given, examine_relay)
     else:

@@ -100,7 +100,7 @@ def run(
     except psycopg.errors.InsufficientPrivilege as error:
         raise TableError(
             f"role {connection.info.user} may not create the tables ({error.diag.message_primary}): "
-            f"let a role that may run `outbox {command} create`, or the SQL of its `--print-sql`"
+            f"let a role that may run `outbox {command}`, or the SQL of its `--print-sql`"
         ) from error
     except psycopg.errors.UndefinedObject as error:
         raise TableError(f"{error.diag.message_primary}: create it first, then run this again") from error
@@ -111,8 +111,8 @@ class Tables:
 
     statements: Callable[..., list[sql.Composed]]
     """The statements, and that which makes their schema if there is none."""
-    command: LiteralString = "table"
-    """Of `outbox`: its `create` makes them."""
+    command: LiteralString = "table create"
+    """Of `outbox`, which makes them."""
 
     def ddl(self, grants: Iterable[Grant] = (), **options: Any) -> str:
         """Return the SQL that makes the tables and gives rights on them; running it again is safe."""

@@ -43,7 +43,7 @@ PURGE_BATCH = 5_000
 class InboxTable(Tables):
     """DDL, insertion and clean-up of the inbox table."""
 
-    command = "inbox"
+    command = "table create --inbox"
 
     def __init__(self, names: TableNames) -> None:
         self.schema = names.schema

@@ -11,7 +11,7 @@ from typing import LiteralString
 
 from psycopg import sql
 
-from outbox._postgres.ddl import Grant, Tables, drop_tables, written
+from outbox._postgres.ddl import Grant, Tables, drop_tables
 from outbox._postgres.message_table import INSERT_RIGHT
 from outbox._postgres.table_contract import Places, Table
 from outbox.settings import TableNames
@@ -89,10 +89,6 @@ class SinkTables(Tables):
         tables = {"staged": names.staged, "batch": names.sink, "message": names.message}
         found = {name: sql.Identifier(names.schema, table) for name, table in tables.items()}
         return sql.SQL(text).format(**found, index=sql.Identifier(f"{names.staged}_at"), columns=sql.SQL(_COLUMNS))
-
-    @property
-    def full_names(self) -> list[str]:
-        return [written(*place) for place in self.places.values()]
 
     @property
     def places(self) -> Places:

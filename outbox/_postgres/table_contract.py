@@ -238,7 +238,7 @@ class Breach(NamedTuple):
         return f"{self.what}: {self.harm}; {self.fix}"
 
 
-_CREATE = {Table.INBOX: "inbox create", Table.STAGED: "table create --sink", Table.SINK: "table create --sink"}
+_CREATE = {Table.INBOX: "table create --inbox", Table.STAGED: "table create --sink", Table.SINK: "table create --sink"}
 _ALL = frozenset(Table)
 _OURS = _ALL - {Table.FOREIGN}
 

@@ -107,7 +107,8 @@ _OFFSETS_RETENTION = Need(
 )
 
 _VIEWER = (
-    *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, VERDICT, CHECK, DISCARD)),
+    *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, VERDICT, DISCARD)),
+    _topic(CHECK, DESCRIBE, DESCRIBE_CONFIGS),
     _topic("{topic}", READ, DESCRIBE_CONFIGS, otherwise="`find` and `trace` do not find messages on the real topic"),
     _group(_RELAY_GROUP, DESCRIBE),
     _group(_CHECKER_GROUP, DESCRIBE, otherwise="whether a checker runs is not shown"),

@@ -1,71 +1,50 @@
-"""What a command prints: tables for people on a terminal, one JSON document for programs."""
+"""What a command prints: lines for people on a terminal, one JSON document for programs."""
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from outbox._security.redaction import visible
 from outbox.errors import UsageError
 
-_UNLIMITED = 10_000
-"""Columns where no terminal has a width."""
 
-
-class PlainConsole(Console):
-    """A console that prints data as it is: no markup, and control characters as escapes.
-
-    The content of a table comes from records that anybody may have written.
-    """
-
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, markup=False, emoji=False)
-        if not self.is_terminal and "COLUMNS" not in os.environ:
-            self.width = _UNLIMITED  # a name that is broken in two cannot be copied from a file
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(visible(text), **options)
-
-
-def print_entry(console: Console, head: str, *details: str) -> None:
-    """Print an entry of a list: a line, and more lines that belong to it. The terminal wraps what is too long.
+class Entry(NamedTuple):
+    """An entry of a list: a line, and lines that belong to it; empty ones are left out.
 
     Args:
-        details: The other lines; empty ones are left out.
+        id: Of the transaction or message that it is about; empty: of none.
     """
-    console.print(head.replace("\n", " "), soft_wrap=True, highlight=False)
-    for detail in filter(None, details):
-        console.print("    " + detail.replace("\n", " "), soft_wrap=True, highlight=False)
+
+    head: str
+    details: Sequence[str] = ()
+    id: str = ""
 
 
-def field_table(title: str, content: Any) -> Table:
-    """Return a table with a line for each field of a document that has a value; lists are left to tables of their own.
-
-    A field whose name ends in `_ms` has a time.
-    """
-    table = Table(show_header=False, title=title)
-    for name, value in document(content).items():
-        if value is not None and not isinstance(value, list):
-            shown = utc(value) if name.endswith("_ms") else str(value)
-            table.add_row(name.removesuffix("_ms").replace("_", " "), shown)
-    return table
+def print_entries(entries: Iterable[Entry]) -> None:
+    """Print entries, control characters as escapes: they come from records that anybody may have written."""
+    for entry in entries:
+        for line in (entry.head, *(f"    {detail}" for detail in entry.details if detail)):
+            sys.stdout.write(visible(line.replace("\n", " ")) + "\n")
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")]
 
 
 def document(value: Any) -> Any:
-    """Return a value as JSON has it: dataclasses and named tuples by their fields, without those that `repr` omits."""
+    """Return a value as JSON has it: dataclasses and named tuples by their fields, without those that `repr` omits.
+
+    A value with a method `document()` is what that returns.
+    """
+    if hasattr(value, "document"):
+        return document(value.document())
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: document(getattr(value, one.name)) for one in fields(value) if one.repr}
     if isinstance(value, Mapping):

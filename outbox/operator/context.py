@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -14,22 +15,22 @@ from outbox._kafka.groups import CHECKER, RELAY, count_members, missing_member, 
 from outbox._rules.patterns import best_match
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
-from outbox.errors import UsageError
+from outbox.errors import ConfigurationError, UsageError
 from outbox.operator.reading.database_view import DatabaseView
 from outbox.operator.reading.source_report import refusing
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.channel_state import RefusingTopic
+from outbox.operator.state.unsettled_transactions import RowSeen, UnsettledTransaction
+from outbox.operator.words import UNITS
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
+from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import check_uuid
 from outbox.protocol.names import Channel
 
 Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
 
 RECORDS = 1_000_000
-
-UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-"""Units of a duration, in ms."""
 
 ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
 """Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
@@ -66,6 +67,26 @@ class OperatorContext:
         """Return the callback tables of a database, by its name in the settings."""
         return DatabaseView(database, self.databases[database], self.channel.channel.name)
 
+    def look(self, transactions: Sequence[UnsettledTransaction]) -> None:
+        """Note the databases' views of transactions; a database that does not answer is noted with its transactions."""
+        by_name: dict[str | None, list[UnsettledTransaction]] = defaultdict(list)
+        for one in transactions:
+            if one.truth is Truth.ROW:
+                by_name[self.database_of(one.service)].append(one)
+        for name, ours in by_name.items():
+            found: dict[str, RowSeen] = {}
+            if name is None:
+                unknown = RowSeen(None, "unmapped")
+            else:
+                try:
+                    requests = [one.request(self.channel.half.id) for one in ours]
+                    seen = self.rows(name).look(requests, {one.id for one in ours if one.parked}.intersection)
+                    found = {id_: RowSeen(name, str(what.standing), what.holder) for id_, what in seen.items()}
+                except ConfigurationError as error:
+                    unknown = RowSeen(name, f"unknown: {error}")
+            for one in ours:
+                one.seen = found[one.id] if found else unknown
+
 
 def missing_services(channel: Channel, members: Mapping[str, int | None], *, halves: bool) -> list[str]:
     """Return a sentence for each service of a channel that does not run."""
@@ -82,10 +103,10 @@ def parse_id(text: str) -> tuple[str, int | None]:
         raise UsageError(f"{text!r} is not a valid transaction or message id: {error}") from None
 
 
-def parse_since(text: str, now_ms: int) -> int:
+def parse_since(text: str) -> int:
     """Parse a time, or a duration before now, into ms since 1970."""
     if text[-1:] in {"s", "m", "h", "d"}:
-        return now_ms - parse_duration(text)
+        return time.time_ns() // 1_000_000 - parse_duration(text)
     try:
         given = datetime.fromisoformat(text)
     except ValueError:

@@ -1,10 +1,9 @@
 """Settings that the library's subcommands share, and the connection that they make."""
 
 from collections.abc import Hashable
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import psycopg
-import typer
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
 from outbox._service.settings import ContractProfile
@@ -32,13 +31,7 @@ class RightsSettings(AllowedTopics, MessageTables, ChannelSettings):
 
 
 class DecisionSettings(OperatorName, TableCommandSettings):
-    """Settings of the subcommands that decide on discarded transactions."""
-
-    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
-
-
-class SkipSettings(OperatorName, ChannelSettings):
-    """Settings of `skip`."""
+    """Settings of the subcommands that decide on discarded transactions, or pass by a record."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
 
@@ -70,8 +63,6 @@ class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *OperatorSettings.OPTIONS)
 
-
-PrintSql = Annotated[bool, typer.Option("--print-sql", help="Print the SQL instead, for a migration of your own.")]
 
 Given = dict[str, Any]
 """Settings that the command line gives."""

@@ -26,7 +26,7 @@ from outbox._table.message_insert import MessageInsert, Statement
 from outbox._table.row_writer import OwnerLook, RowWriter
 from outbox.inbox import Inbox
 from outbox.operator.reading.delivered_search import unprovable
-from outbox.operator.state.discarded import Gap
+from outbox.operator.state.coverage import Gap
 from outbox.protocol.record import Record
 from outbox.settings import TableNames
 from relay.delivery.transactional_delivery import Ready, TransactionalDelivery, at_once

@@ -18,7 +18,7 @@ from outbox._service.logs import configure_logs
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks import checks
-from outbox.operator.commands import doctor, inbox, table
+from outbox.operator.commands import doctor, table
 from outbox.operator.reading.database_view import DatabaseView
 from spark_jobs.auditing.row_snapshot import open_snapshot
 
@@ -92,9 +92,7 @@ def audit(url: str, _: pytest.MonkeyPatch) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "place", [command(table.app), command(inbox.app), command(doctor.app), checker, operator, audit]
-)
+@pytest.mark.parametrize("place", [command(table.app), command(doctor.app), checker, operator, audit])
 @pytest.mark.parametrize("url", SLIPS, ids=range(len(SLIPS)))
 def test_password_after_slip_is_hidden(
     url: str, place: Callable[[str, pytest.MonkeyPatch], str], monkeypatch: pytest.MonkeyPatch

@@ -26,8 +26,8 @@ from tests.support.planting_secrets import MARK, Planted, dsn, secret
 
 ID = "01937b5e-0000-7000-8000-000000000000"
 COMMANDS = [
-    *("channel create", "table create", "inbox create", "inbox purge --keep-days 30"),
-    *("doctor", "doctor --role checker", "relay", "relay --check", "checker", "checker --check"),
+    *("channel create", "table create", "table create --inbox", "inbox purge --keep-days 30"),
+    *("doctor", "relay", "relay --check", "checker", "checker --check"),
     *("discarded list", "find --key 4711", f"discarded deliver {ID} --yes", f"discarded drop {ID} --yes"),
     *("skip half/0 --offset 0 --reason x", "resume --dry-run", "resume --source shop --dry-run", "pending"),
     *(f"trace {ID}", f"resolve {ID} --commit --yes --reason x"),
@@ -191,7 +191,7 @@ MALFORMED = ["postgresql://x:hush-a@[db/x", "postgresql://x:hush-b@db:port/x", "
 
 
 @pytest.mark.parametrize("url", MALFORMED)
-@pytest.mark.parametrize("command", ["table create", "inbox create"])
+@pytest.mark.parametrize("command", ["table create", "table create --inbox"])
 def test_malformed_connection_string_is_not_printed(
     planted: Planted, outbox: Callable[..., str], command: str, url: str
 ) -> None:

@@ -1,13 +1,8 @@
-"""The examination of a channel: versions, allow-list, encryption, broker, contract and checkpoints."""
+"""The examination of a channel: allow-list, encryption, broker, contract, checkpoints and services."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
-import confluent_kafka
-import psycopg
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import (
@@ -19,7 +14,7 @@ from outbox._kafka.admin import (
     start_offsets,
 )
 from outbox._kafka.channel import verify_channel
-from outbox._kafka.groups import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
+from outbox._kafka.groups import RELAY, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
     WARNS,
@@ -42,15 +37,12 @@ from outbox._rules.patterns import (
 )
 from outbox._rules.topic_description import TopicDescription
 from outbox._security.encryption import is_encrypted, is_verified, remote_brokers
-from outbox._service.exit_codes import UnsafeError
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks.finding import Finding
-from outbox.operator.reading.channel_reader import ChannelReader
+from outbox.operator.reading.channel_reader import ChannelReader, read_progress
 from outbox.operator.reading.source_report import refusing
 from outbox.operator.state.unsettled_transactions import Choice, Gathering
 from outbox.operator.state.waiting_rows import FIXES
-from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
-from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 
 HALVES = 20_000
@@ -58,24 +50,16 @@ HALVES = 20_000
 
 LISTED = 1_000
 
-_MIN_CONFLUENT_KAFKA = (2, 15)
-
 _KAFKA_TLS = "set security.protocol to sasl_ssl or ssl"
 _KAFKA_CHECK = "remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm"
 _PG_TLS = "sslmode=verify-full: set it and sslrootcert in the connection string"
 
 _WAY_ON_HALF = "unsettled halves are gone: see docs/operations/recovery.md, 'Halves that are gone'"
-_WAY_ON_DAMAGED = "the relay halts it: see docs/operations/troubleshooting.md, 'The checkpoint … is damaged'"
+_WAY_ON = (
+    "run `outbox channel create` if the channel is new, else see docs/operations/recovery.md, 'Lost checkpoints' "
+    "(`outbox resume` finds out what was delivered), or troubleshooting.md, 'The checkpoint … is damaged'"
+)
 _WAY_ON_OP = "start the relay: check-back decides instead; then raise the op topic's retention"
-
-
-def examine_versions() -> Iterator[Finding]:
-    """Yield the libraries that this process runs on."""
-    installed = tuple(int(part) for part in str(confluent_kafka.__version__).split(".")[:2])
-    kafka = f"confluent-kafka {confluent_kafka.__version__}"
-    found = f"{kafka}, SQLAlchemy {metadata.version('sqlalchemy')}, psycopg {psycopg.__version__}"
-    problem = "" if installed >= _MIN_CONFLUENT_KAFKA else f"{kafka} is too old"
-    yield Finding("versions", problem, "pip install 'confluent-kafka>=2.15'" if problem else found)
 
 
 def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> Iterator[Finding]:
@@ -170,44 +154,47 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
         yield _broken(problem)
 
 
-def examine_checkpoints(kafka: Mapping[str, str], channel: Channel, topics: Topics) -> Iterator[Finding]:
-    """Yield whether each half and op partition has a checkpoint that can be trusted, and its records (R38)."""
-    admin, partitions = admin_client(kafka), topics[channel.half_topic].partitions
-    wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
-    verdicts = [(channel.verdict_topic, partition) for partition in range(partitions)]  # may be missing
-    checkpoints = committed_checkpoints(kafka, channel.relay_group, [*wanted, *verdicts])
-    committed = {place: checkpoint.offset for place, checkpoint in checkpoints.items()}
-    missing = [f"{topic}/{partition}" for topic, partition in wanted if (topic, partition) not in committed]
-    if missing:
-        yield Finding(
-            "checkpoints",
-            f"{len(missing)} partitions have no checkpoint, {missing[0]} first",
-            f"run `outbox channel create --channel {channel.name}` if the channel is new, else `outbox resume`, which "
-            "finds out what was delivered: docs/operations/recovery.md, 'Lost checkpoints'",
-        )
-        return
-    read = (channel.half_topic, channel.op_topic, channel.verdict_topic)
-    starts = start_offsets(admin, dict.fromkeys(read, partitions))
-    yield from _damaged(channel, checkpoints, topics)
-    yield from _lost(channel, committed, starts)
-    yield Finding("checkpoints", "", f"of service {channel.relay_group} are committed")
-    ends = end_offsets(admin, {channel.half_topic: partitions}).get(channel.half_topic, ())
-    waits = any(end > committed[channel.half_topic, number] for number, end in enumerate(ends))
+def examine_checkpoints(kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
+    """Yield whether each half partition has checkpoints that can be trusted, and the records that they name (R38)."""
+    admin = admin_client(kafka)
+    description = verify_channel(admin, channel)
+    progress, unread = read_progress(kafka, description)
+    yield from (Finding("checkpoints", str(gap), _WAY_ON) for gap in unread)
+    topics = (description.half.name, description.op.name, description.verdict.name)
+    numbers = dict.fromkeys(topics, description.partitions)
+    starts, ends = start_offsets(admin, numbers), end_offsets(admin, numbers)
+    for number, (half, op, verdict) in progress.items():
+        what, found = f"partition {number}", list[Finding]()
+        needed = ((half.offset, half.head), (op.offset, op.offset), (verdict.offset, verdict.offset))
+        for topic, (first, last) in zip(topics, needed, strict=True):
+            if topic not in starts or topic not in ends:
+                found.append(Finding(what, f"the offsets of {topic}/{number} cannot be read", "try again"))
+            elif not starts[topic][number] <= first <= last <= ends[topic][number]:
+                there = (
+                    f"needs offsets {first} to {last}, and there are {starts[topic][number]} to {ends[topic][number]}"
+                )
+                problem = f"the checkpoint of {topic}/{number} is outside the topic: it {there}"
+                found.append(Finding(what, problem, _WAY_ON_HALF if topic == channel.half_topic else _WAY_ON_OP))
+        unsettled = sum(map(len, half.unsettled))
+        waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"
+        positions = f"op offset {op.offset}, verdict offset {verdict.offset}"
+        fine = f"half offset {half.offset}, read up to {half.head}, {waiting}; {positions}"
+        yield from found or [Finding(what, "", fine)]
+
+
+def examine_services(kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
+    """Yield whether relays and checkers run, and which real topics keep what waits."""
+    admin = admin_client(kafka)
+    description = verify_channel(admin, channel)
+    progress, _ = read_progress(kafka, description)
+    ends = end_offsets(admin, {channel.half_topic: description.partitions}).get(channel.half_topic, ())
+    waits = any(end > progress[number].half.offset for number, end in enumerate(ends) if number in progress)
     yield from _members(channel, count_members(admin, channel), waits=waits)
     if waits:
-        yield from _refused(admin, kafka, channel)
-
-
-def _refused(admin: AdminClient, kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
-    """Yield the real topics that take no messages of the oldest unsettled transactions."""
-    description, now = verify_channel(admin, channel), time.time_ns() // 1_000_000
-    gathering = Gathering(-(-HALVES // description.partitions), Choice(None, None, now), LISTED)
-    try:
-        ChannelReader(kafka, description, gathering, HALVES).gather(now)
-    except UnsafeError:
-        return  # it is among the checkpoints
-    for one in refusing(admin, {name for some in gathering.oldest() for name in some.targets}, writes=True):
-        yield Finding("halves", f"messages for {one.topic} wait: {one.reason}: {one.detail}", FIXES[one.reason])
+        gathering = Gathering(-(-HALVES // description.partitions), Choice(), LISTED)
+        ChannelReader(kafka, description, gathering, HALVES).gather()
+        for real in refusing(admin, {name for some in gathering.oldest() for name in some.targets}, writes=True):
+            yield Finding("halves", f"messages for {real.topic} wait: {real.reason}: {real.detail}", FIXES[real.reason])
 
 
 def _members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Iterator[Finding]:
@@ -224,34 +211,3 @@ def _members(channel: Channel, members: Mapping[str, int | None], *, waits: bool
             yield Finding(service, "", f"warning: {missing_member(channel, service)}; {start(service)}")
         else:
             yield Finding(service, "", f"group {group} has no member, and no half waits")
-
-
-def _damaged(
-    channel: Channel, checkpoints: Mapping[tuple[str, int], TopicPartition], topics: Mapping[str, TopicDescription]
-) -> Iterator[Finding]:
-    """Yield the partitions whose checkpoint the relay would refuse (R18)."""
-    parsers = {
-        channel.half_topic: parse_half_checkpoint,
-        channel.op_topic: parse_op_checkpoint,
-        channel.verdict_topic: parse_op_checkpoint,
-    }
-    for (name, partition), found in checkpoints.items():
-        try:
-            parsers[name](found.metadata or "", found.offset, topics[name].id, partition)
-        except ProtocolError as error:
-            yield Finding("checkpoints", f"{name}/{partition}: {error}", _WAY_ON_DAMAGED)
-
-
-def _lost(
-    channel: Channel, committed: Mapping[tuple[str, int], int], starts: Mapping[str, tuple[int, ...]]
-) -> Iterator[Finding]:
-    """Yield the partitions whose records were removed before the relay was done with them.
-
-    A topic that did not answer is missing in `starts`.
-    """
-    for (topic, number), offset in committed.items():
-        if topic not in starts:
-            yield Finding("checkpoints", f"the first offset of {topic}/{number} cannot be read", "try again")
-        elif starts[topic][number] > offset:
-            what = f"{topic}/{number} begins at offset {starts[topic][number]}, and its checkpoint is at {offset}"
-            yield Finding("checkpoints", what, _WAY_ON_HALF if topic == channel.half_topic else _WAY_ON_OP)

@@ -1,10 +1,7 @@
-"""The one list of checks: `outbox doctor`, `outbox relay --check` and `outbox checker --check` run those of their role.
-
-What only a room can look at, such as the relay's own reading of its checkpoints, it gives to `examine()`.
-"""
+"""The one list of checks: `outbox doctor`, and `--check` of relay and checker, run those of their role."""
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +23,7 @@ from outbox.operator.checks.channel_checks import (
     examine_checkpoints,
     examine_contract,
     examine_encryption,
+    examine_services,
 )
 from outbox.operator.checks.database_checks import (
     Place,
@@ -112,7 +110,12 @@ def _encryption(subject: Subject) -> Iterator[Finding]:
 
 def _checkpoints(subject: Subject) -> Iterator[Finding]:
     if subject.topics is not None:
-        yield from examine_checkpoints(subject.kafka, subject.settings.channel_names(), subject.topics)
+        yield from examine_checkpoints(subject.kafka, subject.settings.channel_names())
+
+
+def _services(subject: Subject) -> Iterator[Finding]:
+    if subject.topics is not None:
+        yield from examine_services(subject.kafka, subject.settings.channel_names())
 
 
 def _database(subject: Subject) -> Iterator[Finding]:
@@ -160,20 +163,24 @@ CHECKS = (
     Check(_kafka, _ALL),
     Check(_allow_list, _NOT_CHECKER),
     Check(_encryption, _ALL),
-    Check(_checkpoints, _DOCTOR),
+    Check(_checkpoints, _NOT_CHECKER),
+    Check(_services, _DOCTOR),
     Check(_database, _DOCTOR),
     Check(_databases, _DOCTOR),
     Check(_sources, _NOT_CHECKER),
 )
 
 
-def examine(subject: Subject, more: Sequence[Callable[[Subject], Iterable[Finding]]] = ()) -> Iterator[Finding]:
-    """Yield what the checks of an examiner find, and then more that its room adds."""
+def examine(subject: Subject) -> Iterator[Finding]:
+    """Yield what the checks of an examiner find."""
     for check in CHECKS:
         if subject.examiner in check.examiners:
             yield from check.examine(subject)
-    for one in more:
-        yield from one(subject)
+
+
+def examine_relay(settings: Any) -> Iterator[Finding]:
+    """Yield what a relay with these settings would find, without joining the group or writing anything."""
+    return examine(Subject(Examiner.RELAY, settings, settings.tables))
 
 
 def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:

@@ -1,21 +1,11 @@
-"""The examination of table sources: tables, rights, vacuum, progress, and rights in Kafka."""
+"""The examination of table sources: tables, rights in Postgres, vacuum, and progress."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, LiteralString
 
 import psycopg
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 
-from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client
 from outbox._postgres.ddl import missing_rights, written
 from outbox._postgres.dsn import connection_remedy
 from outbox._postgres.foreign_source import ForeignSource
@@ -25,12 +15,11 @@ from outbox._postgres.table_contract import breaches
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
-from outbox.operator.reading.source_report import SourceReporter
+from outbox.operator.reading.source_report import Delivered, SourceReporter, table_of
 from outbox.operator.reading.table_view import IN_TABLES, remedy, table_connection
 from outbox.operator.state.channel_state import Condition, SourceState
 from outbox.operator.state.waiting_rows import FIXES
 from outbox.protocol.names import Channel
-from outbox.settings import TableNames
 
 LATE_MS = 300_000
 """Age from which a row is late, as for the alert OutboxTableLate."""
@@ -65,242 +54,142 @@ def examine_sources(
     tables: Mapping[str, TableSettings], kafka: Mapping[str, str], channel: Channel, *, is_silent: bool
 ) -> Iterator[Finding]:
     reporter = SourceReporter(kafka, channel, is_unreachable=is_silent, writes=True)
-    for source, table in tables.items():
-        if table.is_foreign:
-            foreign = ForeignSource(table.table_names(), table.foreign_name())
-            yield from examine_foreign(source, foreign, table.connection_string(), reporter)
-        else:
-            yield from TableDoctor(source, table.table_names(), table.connection_string()).examine(
-                kafka, channel, reporter
-            )
+    for source, settings in tables.items():
+        yield from examine_source(source, table_of(settings), settings.connection_string(), reporter)
 
 
-class TableDoctor:
-    """Examines one message table."""
+def examine_source(source: str, table: Delivered, dsn: str, reporter: SourceReporter) -> Iterator[Finding]:
+    """Yield what is found of the tables of a source, of its progress, and of what waits.
 
-    def __init__(self, source: str, names: TableNames, dsn: str) -> None:
-        self._source = source
-        self._what = f"table source {source}"
-        self._names = names
-        self._dsn = dsn
-        self._table = MessageTable(names)
-
-    def examine(self, kafka: Mapping[str, str], channel: Channel, reporter: SourceReporter) -> Iterator[Finding]:
-        """Yield what is found of the tables, and of the source's progress and rights in Kafka."""
-        try:
-            with table_connection(self._source, self._names, self._dsn) as connection:
-                found = list(self._database(connection))
-        except ConfigurationError as error:
-            yield Finding(self._what, str(error), remedy(error, self._dsn))
-            return
-        yield from found
-        if any(not finding.fine for finding in found):
-            return
-        report = reporter.report(self._source, self._table, self._dsn)
-        yield from self._progress(report)
-        yield from self._refused(report)
-        yield from _discarded(self._what, report)
-        if reporter.is_unreachable:
-            yield Finding(self._what, "", "rights in Kafka are not checked: it does not answer")
-        else:
-            yield from self._kafka(kafka, channel.table_group(self._source))
-
-    # --- the database
-
-    def _database(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
-        user = connection.info.user
-        if found := breaches(connection, self._table.places):  # of their contract (R75)
-            yield from (Finding(self._what, f"{one.what}: {one.harm}", one.fix) for one in found)
-            return
-        yield Finding(self._what, "", f"{self._table.full_name}, role {user}")
-        yield from self._indexes(connection)
-        yield from self._grants(connection)
-        yield from self._vacuum(connection)
-
-    def _indexes(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
-        names = self._names
-        row = connection.execute(_INDEXED, (f'"{names.schema}"."{names.message}"',)).fetchone()
-        if row == (0,):
-            problem = f"table {self._table.full_name} has no index on xid: each batch reads the whole table"
-            yield Finding(self._what, problem, "run `outbox table create`")
-
-    def _grants(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
-        """Yield what a relay needs, and what an operator needs besides."""
-        names, user = self._names, connection.info.user
-        lacks = missing_rights(connection, names.schema, self._table.relay_grant(user).rights)
-        for privilege, name in lacks:
-            problem = f"role {user} may not {privilege} on {name}"
-            fix = f"run `outbox table create --relay-role {written(user)}`, or name the relay's role"
-            yield Finding(self._what, problem, fix)
-        if not lacks:
-            yield Finding(self._what, "", f"role {user} may deliver{self._more_rights(connection)}")
-
-    def _more_rights(self, connection: psycopg.Connection[Any]) -> str:
-        names = self._names
-        inserts = connection.execute(_MAY_INSERT, (f'"{names.schema}"."{names.message}"',)).fetchone() == (True,)
-        if inserts and not missing_rights(connection, names.schema, {names.discarded: ("DELETE",)}):
-            return ", and decide on discarded rows"
-        return "; `outbox discarded deliver` and `drop` need a role of `outbox table create --operator-role`"
-
-    def _vacuum(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
-        names, full = self._names, self._table.full_name
-        if connection.execute("SELECT current_setting('autovacuum')").fetchone() != ("on",):
-            yield Finding(self._what, "autovacuum is off: the table grows without end", "set autovacuum = on")
-        row = connection.execute(_STORAGE, (f'"{names.schema}"."{names.message}"',)).fetchone()
-        options = dict(option.split("=", 1) for option in (row[0] if row else ()))
-        if different := vacuum_problems(options):
-            fix = ", ".join(f"{name} = {_VACUUM[name]}" for name in different)
-            problem = f"table {full} is vacuumed too late: {', '.join(different)}"
-            yield Finding(self._what, problem, f"ALTER TABLE {full} SET ({fix})")
-        else:
-            (naptime,) = connection.execute("SELECT current_setting('autovacuum_naptime')").fetchone() or ("",)
-            yield Finding(self._what, "", f"is vacuumed early, at most every {naptime} (autovacuum_naptime)")
-
-    # --- the progress
-
-    def _progress(self, found: SourceState) -> Iterator[Finding]:
-        for problem in found.not_read:
-            yield Finding(self._what, f"not read: {problem}", "correct it, and run this again")
-        if found.condition is Condition.HALTED:
-            yield Finding(self._what, f"halted: {found.why}", "see docs/table_mode.md, 'A source that stops'")
-        elif found.condition is Condition.READ_ONLY:
-            fix = connection_remedy(self._dsn, IN_TABLES, found.condition)
-            yield Finding(self._what, f"{found.condition}: {found.why}; {found.rows} rows wait", fix)
-        elif found.why:
-            yield Finding(self._what, f"{found.condition}: {found.why}", "REVOKE EXECUTE as the page shows")
-        elif found.rows and found.condition is Condition.NO_KAFKA:
-            problem = f"{found.condition}: no relay can deliver the {found.rows} rows that wait"
-            yield Finding(self._what, problem, "start Kafka: a relay that runs takes the table over by itself")
-        elif is_late(found):
-            minutes = (found.age_ms or 0) // 60_000
-            problem = f"{found.rows} rows wait, the oldest for {minutes} minutes; {found.condition}"
-            yield Finding(self._what, problem, "see `outbox pending`: it has the reasons")
-        elif found.rows and found.condition is Condition.NO_OWNER:
-            problem = f"no owner: no relay delivers the {found.rows} rows that wait"
-            fix = f"start a relay with {self._source} in its setting tables, or see the log of the one that runs"
-            yield Finding(self._what, problem, fix)
-        else:
-            yield Finding(self._what, "", f"{found.condition}, {found.rows} rows wait")
-
-    def _refused(self, found: SourceState) -> Iterator[Finding]:
-        """Yield the real topics that refuse rows, and the services of these, which do not see it."""
-        for one in found.waiting:
-            if one.is_refused:
-                of = f"{one.rows} rows of {', '.join(one.services)}"
-                yield Finding(
-                    self._what, f"{of} wait for topic {one.topic}: {one.reason}, {one.detail}", FIXES[one.reason]
-                )
-
-    # --- Kafka
-
-    def _kafka(self, kafka: Mapping[str, str], group: str) -> Iterator[Finding]:
-        admin = admin_client(kafka)
-        yield self._group(admin, group)
-        yield self._transactional_id(admin, group)
-
-    def _group(self, admin: AdminClient, group: str) -> Finding:
-        future = admin.describe_consumer_groups(
-            [group], include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT
-        )[group]
-        try:
-            allowed = future.result().authorized_operations
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                return self._lacks_group(group)
-            return Finding(self._what, "", f"READ on group {group} is not checked: {error.args[0].str()}")
-        if allowed is not None and AclOperation.READ not in allowed:
-            return self._lacks_group(group)
-        return Finding(self._what, "", f"this client may READ group {group}")
-
-    def _lacks_group(self, group: str) -> Finding:
-        return Finding(self._what, f"this client may not READ group {group}", "grant it to the relay")
-
-    def _transactional_id(self, admin: AdminClient, name: str) -> Finding:
-        """Return who may write under the transactional id. Trying it out would fence the owner."""
-        future = admin.describe_acls(
-            AclBindingFilter(
-                ResourceType.TRANSACTIONAL_ID,
-                name,
-                ResourcePatternType.MATCH,
-                None,  # type: ignore[arg-type]  # of anybody, as its documentation allows
-                None,  # type: ignore[arg-type]  # as above
-                AclOperation.ANY,
-                AclPermissionType.ALLOW,
-            ),
-            request_timeout=REQUEST_TIMEOUT,
-        )
-        try:
-            found = [(rule.principal, rule.operation) for rule in future.result()]
-        except KafkaException as error:
-            why = error.args[0].str()
-            return Finding(self._what, "", f"WRITE on transactional id {name} is not checked: {why}")
-        return transactional_finding(self._what, name, found)
-
-
-def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: SourceReporter) -> Iterator[Finding]:
-    """Yield what is found. Whether the table can be delivered, the relay examines when it takes it over."""
-    what, names = f"table source {source}", foreign.names
-    create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
-    other = "set another table_prefix"
+    Whether a foreign table can be delivered, the relay examines when it takes it over.
+    """
+    what, foreign = f"table source {source}", table if isinstance(table, ForeignSource) else None
     try:
-        with table_connection(source, names, dsn, foreign=foreign) as connection:
-            if found := breaches(connection, foreign.places):
-                ways = f"{create}, correct message_table, or {other}"
-                yield from (Finding(what, f"{one.what}: {one.harm}", f"{one.fix}; {ways}") for one in found)
-                return
-            owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
-            (keepers,) = connection.execute(_KEEPERS, {"table": source_name(*foreign.table)}).fetchone() or ("none",)
+        with table_connection(source, table.names, dsn, foreign=foreign) as connection:
+            if isinstance(table, ForeignSource):
+                found = list(_examine_foreign(connection, what, source, table))
+            else:
+                found = list(_examine_tables(connection, what, table))
     except ConfigurationError as error:
-        yield Finding(what, str(error), remedy(error, dsn))
+        found = [Finding(what, str(error), remedy(error, dsn))]
+    yield from found
+    if any(not one.fine for one in found):
         return
-    if owner not in {None, (source, foreign.full_name)}:
-        of = "source {!r} and table {}".format(*owner)
-        yield Finding(what, f"table {foreign.full_source} has the progress of {of}", other)
-        return
-    report = reporter.report(source, foreign, dsn)
-    if report.condition is Condition.SERVED:
+    state = reporter.report(source, table, dsn)
+    if foreign and state.condition is Condition.SERVED:
         time.sleep(OWNED_SECONDS)
-        report = reporter.report(source, foreign, dsn)
-    for problem in report.not_read:
+        state = reporter.report(source, table, dsn)
+    yield from examine_state(state, dsn)
+
+
+def examine_state(found: SourceState, dsn: str = "") -> Iterator[Finding]:
+    """Yield what keeps the rows of a source from being delivered, and what to do about it."""
+    what = f"table source {found.source}"
+    for problem in found.not_read:
         yield Finding(what, f"not read: {problem}", "correct it, and run this again")
-    may_keep = f"triggers and rules of {report.table} that may keep rows where they are: {keepers}"
-    if report.condition is Condition.HALTED:
-        problem = f"halted: {report.why}; {may_keep}"
-        yield Finding(what, problem, "see docs/foreign_tables.md, 'A source that stops'")
-    elif report.condition is not Condition.SERVED and report.batch is not None:
-        problem = f"{report.condition}: {report.why or 'no relay delivers the table'}; {may_keep}"
-        yield Finding(what, problem, f"start a relay with {source} in its setting tables; a running one logs the cause")
-    else:
-        yield Finding(what, "", f"{report.condition}, foreign table {report.table}; its rows are not examined")
-    yield from _discarded(what, report)
-
-
-def transactional_finding(what: str, name: str, found: Sequence[tuple[str, AclOperation]]) -> Finding:
-    """Return whether the ACLs that allow something on a transactional id let a principal write under it."""
-    if not found:
-        return Finding(what, "", f"no ACL names transactional id {name}: the cluster's default holds")
-    writers = sorted({who for who, right in found if right in {AclOperation.WRITE, AclOperation.ALL}})
-    if not writers:
-        return Finding(what, f"no ACL allows WRITE on transactional id {name}", "grant it to the relay")
-    return Finding(what, "", f"WRITE on transactional id {name} is allowed to {', '.join(writers)}")
-
-
-def vacuum_problems(options: Mapping[str, str]) -> list[str]:
-    """Return the names of the vacuum settings of a message table that are missing or higher than they should be."""
-    return [name for name, most in _VACUUM.items() if float(options.get(name, "inf")) > float(most)]
-
-
-def _discarded(what: str, found: SourceState) -> Iterator[Finding]:
-    """Yield that rows of a source are discarded: they stay undelivered until an operator acts."""
+    yield Finding(what, *_progress(found, dsn))
+    for one in found.waiting:
+        if one.is_refused:
+            rows = f"{one.rows} rows of {', '.join(one.services)}"
+            yield Finding(what, f"{rows} wait for topic {one.topic}: {one.reason}, {one.detail}", FIXES[one.reason])
     if found.discarded:
         reasons = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
-        if not found.foreign:
-            fix = "see `outbox discarded list`; correct the reason, then `outbox discarded deliver`, or `drop`"
-        else:
+        fix = "see `outbox discarded list`; correct the reason, then `outbox discarded deliver`, or `drop`"
+        if found.foreign:
             fix = "see docs/foreign_tables.md, 'What cannot be delivered'"
         yield Finding(what, f"rows are discarded, and are not delivered: {reasons}", fix)
+
+
+def _progress(found: SourceState, dsn: str) -> tuple[str, str]:
+    """Return the first that is wrong with a source, and what to do; else nothing, and how it is."""
+    condition, rows = found.condition, f"{found.rows} rows wait"
+    page = "foreign_tables" if found.foreign else "table_mode"
+    start = f"start a relay with {found.source} in its setting tables, or see the log of the one that runs"
+    late = f"{rows}, the oldest for {(found.age_ms or 0) // 60_000} minutes; {condition}"
+    is_unserved = condition is not Condition.SERVED and found.batch is not None
+    fine = f"{condition}, foreign table {found.table}; its rows are not examined"
+    if condition is Condition.READ_ONLY:
+        return f"{condition}: {found.why}; {rows}", connection_remedy(dsn, IN_TABLES, condition)
+    cases = (
+        (condition is Condition.HALTED, f"halted: {found.why}", f"see docs/{page}.md, 'A source that stops'"),
+        (found.why, f"{condition}: {found.why}", "see docs/operations/teams.md, or correct the setting tables"),
+        (found.foreign and is_unserved, f"{condition}: no relay delivers the table", start),
+        (found.foreign, "", fine),
+        (
+            found.rows and condition is Condition.NO_KAFKA,
+            f"{condition}: no relay can deliver the {found.rows} rows that wait",
+            "start Kafka: a relay that runs takes the table over by itself",
+        ),
+        (is_late(found), late, "see `outbox pending`: it has the reasons"),
+        (
+            found.rows and condition is Condition.NO_OWNER,
+            f"{condition}: no relay delivers the {found.rows} rows that wait",
+            start,
+        ),
+    )
+    return next(((problem, fix) for is_so, problem, fix in cases if is_so), ("", f"{condition}, {rows}"))
 
 
 def is_late(found: SourceState) -> bool:
     """Return whether rows of a source wait for long."""
     return (found.age_ms or 0) > LATE_MS
+
+
+def _examine_foreign(
+    connection: psycopg.Connection[Any], what: str, source: str, foreign: ForeignSource
+) -> Iterator[Finding]:
+    names, other = foreign.names, "set another table_prefix"
+    if found := breaches(connection, foreign.places):
+        create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
+        ways = f"{create}, correct message_table, or {other}"
+        yield from (Finding(what, f"{one.what}: {one.harm}", f"{one.fix}; {ways}") for one in found)
+        return
+    owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
+    if owner not in {None, (source, foreign.full_name)}:
+        of = "source {!r} and table {}".format(*owner)
+        yield Finding(what, f"table {foreign.full_source} has the progress of {of}", other)
+        return
+    (keepers,) = connection.execute(_KEEPERS, {"table": source_name(*foreign.table)}).fetchone() or ("none",)
+    yield Finding(what, "", f"triggers and rules of {foreign.full_name} that may keep rows where they are: {keepers}")
+
+
+def _examine_tables(connection: psycopg.Connection[Any], what: str, table: MessageTable) -> Iterator[Finding]:
+    user = connection.info.user
+    if found := breaches(connection, table.places):  # of their contract (R75)
+        yield from (Finding(what, f"{one.what}: {one.harm}", one.fix) for one in found)
+        return
+    yield Finding(what, "", f"{table.full_name}, role {user}")
+    quoted = f'"{table.names.schema}"."{table.names.message}"'
+    if connection.execute(_INDEXED, (quoted,)).fetchone() == (0,):
+        problem = f"table {table.full_name} has no index on xid: each batch reads the whole table"
+        yield Finding(what, problem, "run `outbox table create`")
+    yield from _grants(connection, what, table)
+    if connection.execute("SELECT current_setting('autovacuum')").fetchone() != ("on",):
+        yield Finding(what, "autovacuum is off: the table grows without end", "set autovacuum = on")
+    row = connection.execute(_STORAGE, (quoted,)).fetchone()
+    if different := vacuum_problems(dict(option.split("=", 1) for option in (row[0] if row else ()))):
+        fix = ", ".join(f"{name} = {_VACUUM[name]}" for name in different)
+        problem = f"table {table.full_name} is vacuumed too late: {', '.join(different)}"
+        yield Finding(what, problem, f"ALTER TABLE {table.full_name} SET ({fix})")
+    else:
+        (naptime,) = connection.execute("SELECT current_setting('autovacuum_naptime')").fetchone() or ("",)
+        yield Finding(what, "", f"is vacuumed early, at most every {naptime} (autovacuum_naptime)")
+
+
+def _grants(connection: psycopg.Connection[Any], what: str, table: MessageTable) -> Iterator[Finding]:
+    """Yield what a relay needs, and what an operator needs besides."""
+    names, user = table.names, connection.info.user
+    lacks = missing_rights(connection, names.schema, table.relay_grant(user).rights)
+    for privilege, name in lacks:
+        fix = f"run `outbox table create --relay-role {written(user)}`, or name the relay's role"
+        yield Finding(what, f"role {user} may not {privilege} on {name}", fix)
+    if not lacks:
+        inserts = connection.execute(_MAY_INSERT, (f'"{names.schema}"."{names.message}"',)).fetchone() == (True,)
+        decides = inserts and not missing_rights(connection, names.schema, {names.discarded: ("DELETE",)})
+        more = "; `outbox discarded deliver` and `drop` need a role of `outbox table create --operator-role`"
+        yield Finding(what, "", f"role {user} may deliver{', and decide on discarded rows' if decides else more}")
+
+
+def vacuum_problems(options: Mapping[str, str]) -> list[str]:
+    """Return the names of the vacuum settings of a message table that are missing or higher than they should be."""
+    return [name for name, most in _VACUUM.items() if float(options.get(name, "inf")) > float(most)]

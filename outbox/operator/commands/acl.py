@@ -78,13 +78,6 @@ def _fields(principal: str, right: Right) -> Mapping[str, str]:
 
 app = typer.Typer(help="Print the rights in Kafka that a role needs.", no_args_is_help=True)
 
-Roles = Annotated[list[Role], typer.Option("--role", help="Who needs them; repeatable: the rights of all together.")]
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", help="Real topic, or a prefix that ends in '*'; repeatable.")
-]
-Services = Annotated[list[str] | None, typer.Option("--service", help="Service of a listener; repeatable.")]
-Sources = Annotated[list[str] | None, typer.Option("--source", help="Table source, as in `tables`; repeatable.")]
-
 
 @app.callback()
 def acl() -> None:
@@ -95,11 +88,11 @@ def acl() -> None:
 @setting_options(RightsSettings)
 def print_rights(
     given: Given,
-    role: Roles,
+    role: Annotated[list[Role], typer.Option(help="Who needs them; repeatable: the rights of all together.")],
     principal: Annotated[str, typer.Option(help="Principal, such as User:orders.")],
-    topic: Topics = None,
-    service: Services = None,
-    source: Sources = None,
+    topic: Annotated[list[str] | None, typer.Option(help="Real topic, or prefix that ends in '*'; repeatable.")] = None,
+    service: Annotated[list[str] | None, typer.Option(help="Service of a listener; repeatable.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Table source, as in `tables`; repeatable.")] = None,
     form: Annotated[AclFormat, typer.Option("--format", help="Form of the output.")] = AclFormat.KAFKA_ACLS,
 ) -> None:
     """Print the rights as commands of Kafka's script, or as JSON."""
@@ -115,7 +108,10 @@ def print_rights(
             f"--source is given for {len(channels)} channels. Choose one with --channel, or leave --source out: "
             "the sources are those of `tables` of each channel."
         )
-    scopes = [configured_scope(one, role, topic, service, source) for one in channels.values()]
+    scopes = [
+        scope_of(one.channel_names(), role, topic or _allowed(one, role), service, source or list(one.tables))
+        for one in channels.values()
+    ]
     rights = rights_of(role, *scopes)
     typer.echo(formatted(form, principal, rights), nl=False)
     if not rights:
@@ -138,20 +134,11 @@ def _warn(scope: Scope, roles: list[Role], principal: str) -> None:
         )
 
 
-def configured_scope(
-    settings: RightsSettings,
-    roles: list[Role],
-    topics: list[str] | None,
-    services: list[str] | None,
-    sources: list[str] | None,
-) -> Scope:
-    """Return the names for which rights are wanted; those that are not given come from the settings.
-
-    The table sources are those of `tables`, and the topics those of `allowed_topics` where a relay alone needs topics.
-    """
-    if not topics and Role.RELAY in roles and not take_topics(set(roles) - {Role.RELAY}):
-        topics = sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
-    return scope_of(settings.channel_names(), roles, topics, services, sources or list(settings.tables))
+def _allowed(settings: RightsSettings, roles: list[Role]) -> list[str] | None:
+    """Return the topics of `allowed_topics` where a relay alone needs topics."""
+    if Role.RELAY not in roles or take_topics(set(roles) - {Role.RELAY}):
+        return None
+    return sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
 
 
 def scope_of(

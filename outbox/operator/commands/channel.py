@@ -3,19 +3,17 @@
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._kafka.topic_contract import contract_problems
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import warn
-from outbox._service.output import Json, PlainConsole, print_json
+from outbox._service.output import Entry, Json, print_entries, print_json
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import ContractSettings, Given
 
 NEW_PARTITIONS = 4
-_ID_WIDTH = 36
 
 app = typer.Typer(help="Create a channel's internal topics.", no_args_is_help=True)
 
@@ -75,11 +73,6 @@ def _show(description: ChannelDescription, *, as_json: bool) -> None:
         ]
         print_json({"channel": description.channel.name, "topics": fields})
         return
-    table = Table(title=f"channel {description.channel.name}")
-    table.add_column("topic", overflow="fold")  # neither name nor id is cut off
-    table.add_column("partitions")
-    table.add_column("replicas")
-    table.add_column("topic id", no_wrap=True, min_width=_ID_WIDTH)
-    for topic in topics:
-        table.add_row(topic.name, str(topic.partitions), str(topic.replication), topic.id)
-    PlainConsole().print(table)
+    print_entries([Entry(f"channel {description.channel.name}:")])
+    for one in topics:
+        print_entries([Entry(one.name, [f"{one.partitions} partitions, {one.replication} replicas, id {one.id}"])])

@@ -5,18 +5,19 @@ from typing import Annotated, Any
 import typer
 
 from outbox._cli.setting_options import setting_options
-from outbox._service.exit_codes import Exit, warn
-from outbox._service.output import Json, PlainConsole, field_table, may_ask, print_entry, print_json
+from outbox._service.exit_codes import Exit, fail, warn
+from outbox._service.output import Json, may_ask, print_entries, print_json, show_records_read
 from outbox.errors import UsageError
+from outbox.operator import words
 from outbox.operator.context import (
     ONE_COMMAND,
     OperatorContext,
     parse_duration,
     parse_id,
 )
-from outbox.operator.deciding.resolution import Resolution
+from outbox.operator.deciding.resolution import NotDecided, Resolution
 from outbox.operator.reading.database_view import NO_INCARNATION
-from outbox.operator.reading.search import TableSearch
+from outbox.operator.reading.search import search_tables
 from outbox.operator.settings import ResolveSettings
 from outbox.operator.state.story import Findings, advice, conclude
 from outbox.protocol.op import OpKind
@@ -54,36 +55,45 @@ def resolve(
     if not reason.strip():
         raise UsageError("give --reason: it goes into the op topic with your name")
     may_ask(yes=yes or dry_run, as_json=as_json)
-    if (transaction is None) != every or every != bool(service):
-        raise UsageError("name one transaction, or give --all and --service")
-    if every and not rollback:
-        raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
+    _refuse(transaction, service, every=every, rollback=rollback)
     settings, id_ = ResolveSettings(**given), None if transaction is None else _id(transaction)
     context = OperatorContext(settings, settings.operator)
     if id_ is not None:
         _refuse_rows(settings, id_, as_json=as_json)
     least = settings.transaction_timeout_ms if min_age_ms is None else min_age_ms
     age = least if id_ else max(least, parse_duration(older_than))
-    case = Resolution(context, OpKind.COMMIT if commit else OpKind.ROLLBACK, incarnation, age, id_, service)
-    case.find()
-    if case.possible() and not dry_run:
-        if not yes and not _may(case):
-            return
-        if case.possible():
-            case.decide(reason)
+    kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
+    try:
+        with show_records_read() as passed:
+            case = Resolution(context, kind, incarnation, age, id_, service, passed)
+            case.find()
+        if case.possible() and not dry_run:
+            _decide(case, reason, yes=yes)
+    except NotDecided as error:
+        fail(str(error), error.code)
     _tell(case.document(), as_json=as_json)
     if not case.is_whole():
         raise SystemExit(Exit.FINDINGS)
 
 
-def _may(case: Resolution) -> bool:
-    """Ask the operator, and look again at one transaction: the answer may have taken long."""
-    _show(case.document())
-    if not typer.confirm(f"{case.consequence()}. Go on?"):
-        return False
-    if case.id is not None:
-        case.find()
-    return True
+def _refuse(transaction: str | None, service: str | None, *, every: bool, rollback: bool) -> None:
+    """Refuse words that do not choose transactions."""
+    if (transaction is None) != every or every != bool(service):
+        raise UsageError("name one transaction, or give --all and --service")
+    if every and not rollback:
+        raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
+
+
+def _decide(case: Resolution, reason: str, *, yes: bool) -> None:
+    """Decide, after the operator was asked; one transaction is looked at again: the answer may have taken long."""
+    if not yes:
+        print_entries(words.decisions(case.document()))
+        if not typer.confirm(f"{case.consequence()}. Go on?"):
+            raise SystemExit(Exit.OK)
+        if case.id is not None:
+            case.find()
+    if case.possible():
+        case.decide(reason)
 
 
 def _id(transaction: str) -> str:
@@ -99,7 +109,7 @@ def _refuse_rows(settings: ResolveSettings, transaction_id: str, *, as_json: boo
     A row that is not read is never decided: it has no half, and only what has one is.
     """
     found = Findings(transaction_id)
-    TableSearch(None, settings.channel_names(), found).search(settings.tables)
+    search_tables(settings.tables, settings.channel_names(), found)
     if not found.is_of_rows:
         for gap in found.unread:
             warn(f"not searched: {gap}")
@@ -122,17 +132,4 @@ def _tell(document: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
-        _show(document)
-
-
-def _show(document: dict[str, Any]) -> None:
-    console = PlainConsole()
-    if "transaction" in document:
-        console.print(field_table(f"transaction {document.pop('transaction')}", document))
-        return
-    counts = f"{document['found']} undecided, {document['possible']} can be rolled back, {document['decided']} were"
-    print_entry(console, f"channel {document['channel']}, service {document['service']}: {counts}")
-    for refused in document["refused"]:
-        print_entry(console, f"{refused['transactions']} refused: {refused['standing']}", refused["why"])
-    for left in document["not_read"]:
-        print_entry(console, f"not read: {left.place} ({left.why}); run it again")
+        print_entries(words.decisions(document))

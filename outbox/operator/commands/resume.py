@@ -6,10 +6,10 @@ import typer
 
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, show_records_read
+from outbox._service.output import Entry, Json, may_ask, print_entries, print_json, show_records_read
 from outbox.errors import UsageError
 from outbox.operator.context import ONE_COMMAND, RECORDS, Records
-from outbox.operator.deciding.resumption import ChannelResumption, Resumption, Rows, Source
+from outbox.operator.deciding.resumption import ChannelResumption, Resumption, Rows
 from outbox.operator.settings import Given, TableCommandSettings
 
 app = typer.Typer(help="Let a halted table source, or half partitions without a checkpoint, go on.", **ONE_COMMAND)
@@ -55,7 +55,7 @@ def resume(
     if as_json:
         print_json(case.document())
     else:
-        print_entry(PlainConsole(), *case.lines())
+        _show(case)
     if not case.is_provable:
         raise SystemExit(Exit.UNPROVABLE)
     if case.outcome == "refused":
@@ -72,10 +72,15 @@ def _case(
     if table is None:
         known = ", ".join(settings.tables) or "none"
         raise UsageError(f"No table source {source!r} is configured (there are: {known}). Name it in OUTBOX_CONFIG.")
-    where = Source(source, table.message_names(), table.connection_string())
-    return Resumption(where, kafka, channel, rows, records, trusted)
+    names, dsn = table.message_names(), table.connection_string()
+    return Resumption(source, names, dsn, kafka, channel, rows, records, trusted)
 
 
 def _may(case: Resumption | ChannelResumption) -> bool:
-    print_entry(PlainConsole(), *case.lines())
+    _show(case)
     return typer.confirm("Go on?")
+
+
+def _show(case: Resumption | ChannelResumption) -> None:
+    head, *lines = case.lines()
+    print_entries([Entry(head, lines)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,13 +17,15 @@ from outbox._kafka.produce import write_all
 from outbox._postgres.message_table import MessageTable
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
-from outbox._service.output import document, signed
+from outbox._service.output import Entry, document, signed
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, UsageError
 from outbox.operator.reading.discards import DiscardedTable, Moved, read_manifests
 from outbox.operator.reading.table_view import table_connection
+from outbox.operator.reading.topic_walk import place_of
 from outbox.operator.settings import TableCommandSettings
 from outbox.operator.state.discarded import DiscardedTransaction
+from outbox.operator.words import dead_letters
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import message_id
@@ -79,7 +82,7 @@ class _Topic:
             yield from map(DiscardedTransaction.of, read_manifests(self._kafka, self._channel, self._cannot_read))
 
     def _cannot_read(self, message: Message, error: ProtocolError) -> None:
-        place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
+        place = place_of(message)
         if place not in self.unread:
             self.unread.add(place)
             warn(f"{place} is passed over: {error}")
@@ -197,6 +200,14 @@ class Discards:
         return Decision({store: list(choice.of(some)) for store, some in named.items()}, kind)
 
 
+_CONSEQUENCES = {
+    OpKind.DELIVER: "be delivered out of their order, unless pre-flight refuses them again",
+    OpKind.ROLLBACK: "be removed for good although they committed in the database: no consumer will receive them",
+}
+_LATE = "; halves get the header outbox-late"
+_ROWS_BACK = "; {} of them are rows, which go back into their message table with new ids, behind all that wait there"
+
+
 class Decision:
     """A decision on discarded transactions; of some it may not be made."""
 
@@ -237,6 +248,27 @@ class Decision:
                     for former, new in zip(moved.former, moved.ids, strict=True)
                 }
         return None, {}
+
+    def intention(self) -> str:
+        """Return what would happen."""
+        able = self.able
+        messages, rows = sum(entry.messages for entry in able), sum(entry.source is not None for entry in able)
+        late, back = (_LATE if rows < len(able) else "", _ROWS_BACK.format(rows) if rows else "")
+        more = f"{late}{back}" if self.kind is OpKind.DELIVER else ""
+        return f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[self.kind]}{more}"
+
+    def new_names(self) -> Iterator[Entry]:
+        """Yield the new id of each message that is back in a message table; nothing else keeps the two together."""
+        for one in self.able:
+            yield from (Entry(f"{former} is now {new}") for former, new in self.new_ids(one)[1].items())
+
+    def report(self) -> Iterator[Entry]:
+        """Yield what happened, after `wait()`."""
+        done = "were delivered" if self.kind is OpKind.DELIVER else "were dropped"
+        left = [replace(one, transaction=self.new_ids(one)[0] or one.transaction) for one in self.left]
+        count = f"{len(self.able) - len(left)} of {len(self.able)}"
+        yield Entry(f"{count} have left the discard topic and the tables: they {done}")
+        yield from dead_letters(left, "still there: refused again, or no relay has come to them yet", self.kind)
 
     def documents(self) -> list[dict[str, Any]]:
         return [document(one) | self._outcome(one) for one in self.chosen]

@@ -8,15 +8,14 @@ from typing import Any
 
 from outbox._failpoints import failpoint
 from outbox._rules.callback_row import decision_entry
-from outbox._service.exit_codes import Exit, fail, warn
-from outbox._service.output import show_records_read
-from outbox.errors import ConfigurationError
+from outbox._service.exit_codes import Exit
+from outbox.errors import ConfigurationError, OutboxError
 from outbox.operator.context import RECORDS, OperatorContext
 from outbox.operator.deciding.discarded_places import send_decisions
 from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
 from outbox.operator.reading.discards import read_manifests
-from outbox.operator.state.discarded import Gap
+from outbox.operator.state.coverage import Gap
 from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState, of_listener
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox.protocol.check import CheckRequest
@@ -40,6 +39,14 @@ _LISTENER_CONSEQUENCES = {
 }
 
 
+class NotDecided(OutboxError):  # noqa: N818 - the name describes the state of the transaction
+    """A transaction is not there to be decided, or what decides it cannot be read."""
+
+    def __init__(self, message: str, code: Exit = Exit.FINDINGS) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 @dataclass
 class Case:
     """One transaction, its state, and what becomes of it."""
@@ -56,22 +63,15 @@ class Case:
         return self.ruling.step is DecisionStep.REFUSE
 
     def document(self, kind: OpKind) -> dict[str, Any]:
-        found, request, seen = self.found, self.request, self.seen
+        seen = self.seen
         return {
-            "transaction": found.id,
+            **self.found.document(),
             "decision": kind.name,
             "outcome": "refused" if self.is_refused else "decided" if self.sent else "possible",
             "standing": str(self.standing),
             "why": self.ruling.why,
-            "service": found.service,
-            "truth": str(found.truth),
-            "half_partition": found.partition,
-            "first_offset": request.first_offset,
-            "last_offset": request.last_offset,
-            "positions": str(request.positions),
-            "parked": found.parked,
-            "appended_ms": found.first_append_time,
-            "incarnation": found.incarnation,
+            "positions": str(self.request.positions),
+            "incarnation": self.found.incarnation,
             "database": seen.database if seen else None,
             "database_incarnation": seen.incarnation if seen else None,
             "holder_pid": seen.holder if seen else None,
@@ -98,6 +98,7 @@ class Resolution:
     id: str | None = None
     service: str | None = None
 
+    passed: Callable[[int], None] = lambda _: None
     cases: list[Case] = field(default_factory=list)
     unread: Sequence[Gap] = ()
 
@@ -106,15 +107,14 @@ class Resolution:
         now, channel = time.time_ns() // 1_000_000, self.context.channel
         choice = Choice(self.id) if self.id else Choice(None, self.service, now - self.min_age)
         gathering = Gathering(-(-HALVES // channel.partitions), choice)
-        with show_records_read() as passed:
-            self.unread = ChannelReader(self.context.kafka, channel, gathering, RECORDS, passed).gather(now)
+        self.unread = ChannelReader(self.context.kafka, channel, gathering, RECORDS, self.passed).gather()
         if self.id:
             found = [self._only(gathering)]
         else:
             found = [one for one in gathering.oldest() if one.decision is None or one.disputed]
         listeners = {one.partition for one in found if one.truth is Truth.LISTENER}
         if left := [one for one in self.unread if one.partition in listeners]:
-            fail(f"The answers of listeners are not known: {left[0].place} was not read", Exit.UNPROVABLE)
+            raise NotDecided(f"The answers of listeners are not known: {left[0].place} was not read", Exit.UNPROVABLE)
         parked = frozenset(one.id for one in found if one.parked)
         self.cases = self._judged(found, lambda view, requests: view.look(requests, parked.intersection, self.gone))
         for case in self.cases:
@@ -185,10 +185,9 @@ class Resolution:
 
     def _only(self, gathering: Gathering) -> UnsettledTransaction:
         if gathering.refused:
-            fail(
+            raise NotDecided(
                 f"transaction {self.id} is decided, and is in the discard topic as {gathering.refused}: "
-                "see `outbox trace`, then `outbox discarded deliver` or `outbox discarded drop`",
-                Exit.FINDINGS,
+                "see `outbox trace`, then `outbox discarded deliver` or `outbox discarded drop`"
             )
         if (found := gathering.found.get(self.id or "")) is not None:
             self.unread = [left for left in self.unread if left.partition == found.partition]
@@ -257,13 +256,11 @@ class Resolution:
             yield {"standing": str(standing), "transactions": count, "why": why}
 
 
-def _absent(id_: str, channel: str, faults: Sequence[str]) -> SystemExit:
-    """Warn that a transaction is not unsettled, or may be where nothing could be read; return the end."""
+def _absent(id_: str, channel: str, faults: Sequence[str]) -> NotDecided:
+    """Return the error that a transaction is not unsettled, or may be where nothing could be read."""
     if faults:
-        warn(f"transaction {id_} was not found, and {faults[0]}: nothing was decided")
-        return SystemExit(Exit.UNPROVABLE)
-    warn(
+        return NotDecided(f"transaction {id_} was not found, and {faults[0]}: nothing was decided", Exit.UNPROVABLE)
+    return NotDecided(
         f"transaction {id_} is not among what channel {channel} holds unsettled: it is settled, or none of its halves "
         "was ever stored here; nothing was decided. `outbox trace` shows more"
     )
-    return SystemExit(Exit.FINDINGS)

@@ -8,9 +8,8 @@ import enum
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, LiteralString, NamedTuple
+from typing import Any, LiteralString
 from uuid import uuid4
 
 import psycopg
@@ -29,7 +28,7 @@ from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.reading.delivered_search import Delivered, DeliveredSearch
 from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_view import TableView, table_connection
-from outbox.operator.state.discarded import Gap
+from outbox.operator.state.coverage import Gap
 from outbox.operator.state.repairs import NEW, NOT_BEGUN, Repair, StoredHalf, first_checkpoint, repair
 from outbox.protocol.checkpoint import CheckpointError, OpCheckpoint
 from outbox.protocol.errors import ProtocolError
@@ -261,18 +260,6 @@ class Rows(enum.StrEnum):
     DELIVER_AGAIN = "deliver again"
 
 
-class Source(NamedTuple):
-    """A table source and how to reach it."""
-
-    name: str
-    names: TableNames
-    dsn: str
-
-    def connection(self, *, writes: bool = False) -> AbstractContextManager[psycopg.Connection[Any]]:
-        """Connect to its database; see `table_connection`."""
-        return table_connection(self.name, self.names, self.dsn, writes=writes)
-
-
 @dataclass
 class Resumption:
     """One halted source, and what is to become of it.
@@ -285,7 +272,9 @@ class Resumption:
         delivered: Other rows that are on their real topics.
     """
 
-    source: Source
+    source: str
+    names: TableNames
+    dsn: str
     kafka: Mapping[str, str]
     channel: Channel
     rows: Rows | None
@@ -307,7 +296,7 @@ class Resumption:
 
     def find(self, passed: Callable[[int], None]) -> None:
         """Read the numbers, and search for delivered rows if these are to be skipped. Nothing is written."""
-        with self.source.connection() as connection:
+        with table_connection(self.source, self.names, self.dsn) as connection:
             self._look(connection)
             if self.repair.halted and not self.repair.refusal and self.rows is Rows.SKIP_DELIVERED:
                 searched = self._search(passed)
@@ -315,7 +304,7 @@ class Resumption:
                 self.gaps = [*self.gaps, *(gap for gap in searched.gaps if gap.topic not in self.trusted)]
 
     def _look(self, connection: psycopg.Connection[Any]) -> None:
-        table = MessageTable(self.source.names)
+        table = MessageTable(self.names)
         view = TableView(table, connection)
         left = connection.execute(table.compose(_BACK)).fetchall()
         self.back = [(id_, xid, us) for id_, xid, us, is_same in left if is_same]
@@ -333,18 +322,18 @@ class Resumption:
 
     def _compare(self, view: TableView) -> Repair:
         not_begun = NOT_BEGUN._replace(lost=view.has_evidence())
-        name, self.progress = view.progress() or (self.source.name, not_begun)
-        self.committed = read_committed(self.kafka, self.channel, self.source.name, stable=True)
-        return repair(self.source.name, name, self.progress, self.committed, self._came_back)
+        name, self.progress = view.progress() or (self.source, not_begun)
+        self.committed = read_committed(self.kafka, self.channel, self.source, stable=True)
+        return repair(self.source, name, self.progress, self.committed, self._came_back)
 
     def _search(self, passed: Callable[[int], None]) -> Delivered:
-        origins = [] if self.progress.lost else [self.source.name]  # it may have been delivered under another name
+        origins = [] if self.progress.lost else [self.source]  # it may have been delivered under another name
         search = DeliveredSearch(self.kafka, self.channel, origins, self.most, self._now_ms, passed)
         return search.search(self._since)
 
     def _delivered(self, connection: psycopg.Connection[Any], searched: Delivered) -> list[RowIdentity]:
         """Return the rows whose messages are on their real topics; one that may be there is a gap."""
-        statement, wanted = MessageTable(self.source.names).compose(_IDS), list(searched.transactions)
+        statement, wanted = MessageTable(self.names).compose(_IDS), list(searched.transactions)
         delivered, altered = list[RowIdentity](), dict[str, int]()
         for start in range(0, len(wanted), AT_ONCE):
             for id_, xid, us, topic in connection.execute(statement, (wanted[start : start + AT_ONCE],)).fetchall():
@@ -365,8 +354,8 @@ class Resumption:
             UsageError: The source has another owner, or its numbers are not those that were seen.
         """
         seen = self.progress, self.committed
-        table = MessageTable(self.source.names)
-        with self.source.connection(writes=True) as connection:
+        table = MessageTable(self.names)
+        with table_connection(self.source, self.names, self.dsn, writes=True) as connection:
             view = TableView(table, connection)
             self._own(connection, view)
             self.repair = self._compare(view)
@@ -379,7 +368,7 @@ class Resumption:
                     if row is None or gone != len(self.back):
                         raise self._changed()
             except psycopg.errors.InvalidTextRepresentation as error:
-                raise UsageError(f"Table source {self.source.name}: {Counts.of(error) or error}") from error
+                raise UsageError(f"Table source {self.source}: {Counts.of(error) or error}") from error
             self.deleted = len(self._skipped)
 
     @property
@@ -396,7 +385,7 @@ class Resumption:
             "to": self.repair.batch,
             "to_nonce": self.repair.nonce,
             "proven": self.repair.batch,
-            "name": self.source.name,
+            "name": self.source,
             "incarnation": self.progress.incarnation,
             "batch": self.progress.batch,
             "nonce": self.progress.nonce,
@@ -407,13 +396,12 @@ class Resumption:
         }
 
     def _own(self, connection: psycopg.Connection[Any], view: TableView) -> None:
-        names, deadline = self.source.names, time.monotonic() + LOCK_SECONDS
-        lock = source_name(names.schema, names.source)
+        deadline, lock = time.monotonic() + LOCK_SECONDS, source_name(self.names.schema, self.names.source)
         while connection.execute(TRY_OWN, (lock,)).fetchone() != (True,):
             if time.monotonic() > deadline:
                 owner = view.owner()
                 raise UsageError(
-                    f"Table source {self.source.name} has an owner{f', pid {owner.pid}' if owner else ''}; nothing was "
+                    f"Table source {self.source} has an owner{f', pid {owner.pid}' if owner else ''}; nothing was "
                     "changed. See `outbox pending`; stop the relay that serves it, then run this again."
                 )
             time.sleep(LOCK_PAUSE_SECONDS)
@@ -446,7 +434,7 @@ class Resumption:
 
     def document(self) -> dict[str, Any]:
         return {
-            "source": self.source.name,
+            "source": self.source,
             "outcome": self.outcome,
             "halted": self.repair.halted or None,
             "why": self.why or None,
@@ -464,7 +452,7 @@ class Resumption:
 
     def lines(self) -> Iterator[str]:
         kafka = self.committed.batch if self.committed else "none"
-        yield f"table source {self.source.name}: {self.outcome}"
+        yield f"table source {self.source}: {self.outcome}"
         yield f"newest batch {self.progress.batch}, delivered {self.progress.delivered}, batch in Kafka {kafka}"
         yield f"{self.waiting} rows, {self.in_delivery} of them of the newest batch"
         yield self.repair.halted
@@ -485,8 +473,7 @@ class Resumption:
 
     def _changed(self) -> UsageError:
         return UsageError(
-            f"The numbers of table source {self.source.name} have changed meanwhile; nothing was changed. "
-            "Run this again."
+            f"The numbers of table source {self.source} have changed meanwhile; nothing was changed. Run this again."
         )
 
 

@@ -12,9 +12,9 @@ from outbox._kafka.groups import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox._service.exit_codes import UnsafeError
 from outbox.operator.reading.discards import read_manifests
-from outbox.operator.state.discarded import Gap
+from outbox.operator.reading.topic_walk import place_of
+from outbox.operator.state.coverage import Gap
 from outbox.operator.state.unsettled_transactions import Gathering, Half
-from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import parse_half
@@ -25,9 +25,6 @@ NEAR = 2_000
 
 SKEW_MS = 60_000
 """Assumed clock skew between two brokers: ops are read from this long before their half."""
-
-ASKED_MS = 900_000
-"""Check requests are looked at so far back; the relay's longest pause between two is 10 minutes by default."""
 
 
 class RelayProgress(NamedTuple):
@@ -56,8 +53,6 @@ def read_progress(
             progress[number] = _progress(channel, number, committed)
         except (UnsafeError, ProtocolError) as error:
             unread.append(Gap(f"{half.name}/{number}", str(error), partition=number, is_fault=True))
-    if not progress:
-        raise UnsafeError(f"{unread[0].place} cannot be read: {unread[0].why}")
     return progress, unread
 
 
@@ -86,7 +81,7 @@ class ChannelReader:
     """Gathers what is unsettled.
 
     Args:
-        most: Op records and check requests that are read of a partition.
+        most: Op records that are read of a partition.
     """
 
     def __init__(
@@ -104,16 +99,11 @@ class ChannelReader:
         self._passed = passed
         self._unread: list[Gap] = []
 
-    def gather(self, now_ms: int) -> list[Gap]:
-        """Read all of it.
-
-        Args:
-            now_ms: The present time, ms since 1970: check requests are looked at so far back from here.
-
-        Returns:
-            What was not read, because it was too much or cannot be read.
-        """
+    def gather(self) -> list[Gap]:
+        """Read all of it; return what was not read, because it was too much or cannot be read."""
         progress, unread = read_progress(self._kafka, self._channel)
+        if not progress:
+            raise UnsafeError(f"{unread[0].place} cannot be read: {unread[0].why}")
         self._unread += unread
         with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
             for number, found in progress.items():
@@ -122,7 +112,6 @@ class ChannelReader:
                 self._gathering.add_manifest(manifest)
             if self._gathering.sums:
                 self._read_ops(reader, progress)
-                self._read_checks(reader, now_ms)
         return self._unread
 
     def _read_halves(self, reader: SpanReader, number: int, checkpoint: HalfCheckpoint) -> None:
@@ -147,10 +136,7 @@ class ChannelReader:
 
     def _cannot_read(self, message: Message, error: ProtocolError) -> None:
         """Note a record that is of a newer format, or none."""
-        topic, number = message.topic(), message.partition()
-        is_check = topic == self._channel.channel.check_topic
-        place = f"{topic}/{number} offset {message.offset()}"
-        self._unread.append(Gap(place, str(error), partition=None if is_check else number, is_fault=True))
+        self._unread.append(Gap(place_of(message), str(error), partition=message.partition(), is_fault=True))
 
     def _take_half(self, message: Message) -> None:
         try:
@@ -192,29 +178,9 @@ class ChannelReader:
         start = min(span.start, needed)
         if span.stop - start > self._most:
             start = max(min(needed, span.stop), span.stop - self._most)
-            self._say_cut(Span(span.topic, span.partition, span.start, start), span.partition)
+            place = f"{span.topic}/{span.partition}, offsets {span.start} to {start}"
+            self._unread.append(Gap(place, f"more than the last {self._most} records", partition=span.partition))
         return Span(span.topic, span.partition, start, span.stop)
-
-    def _say_cut(self, left: Span, number: int | None = None) -> None:
-        place = f"{left.topic}/{left.partition}, offsets {left.start} to {left.stop}"
-        self._unread.append(Gap(place, f"more than the last {self._most} records", partition=number))
-
-    def _read_checks(self, reader: SpanReader, now_ms: int) -> None:
-        topic = self._channel.channel.check_topic
-        partitions = reader.partitions(topic)
-        spans = []
-        for span in reader.since(topic, partitions, now_ms - ASKED_MS):
-            start = max(span.start, span.stop - self._most)
-            if start > span.start:
-                self._say_cut(Span(topic, span.partition, span.start, start))
-            spans.append(Span(topic, span.partition, start, span.stop))
-        for message in reader.read(spans, self._passed):
-            try:
-                self._gathering.add_check(parse_check(message.value()), message.timestamp()[1])
-            except NewerFormatError as error:
-                self._cannot_read(message, error)
-            except ProtocolError:
-                continue  # the checker counts it as malformed
 
 
 def unsettled_spans(whole: Span, checkpoint: HalfCheckpoint) -> Iterator[tuple[Span, Callable[[int], bool]]]:

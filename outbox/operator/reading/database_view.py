@@ -139,7 +139,8 @@ class DatabaseView:
         return set().union(*(self._place(connection, [request], kind, alive) for request in requests))
 
     def _insert(self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind) -> bool:
-        values = (request.transaction_id, request.service, str(kind), self._channel, *_columns(request))
+        place = (request.topic_id, request.partition, request.first_offset, request.last_offset, str(request.positions))
+        values = (request.transaction_id, request.service, str(kind), self._channel, *place)
         return connection.execute(self._table.compose(_INSERT), values).rowcount == 1
 
     def _purged(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], alive: Alive) -> set[str]:
@@ -249,13 +250,3 @@ def _holders(connection: psycopg.Connection[Any]) -> dict[int, int]:
     """Process ids of the backends that hold advisory locks in this database, by the numbers of these."""
     found = connection.execute(_HOLDERS).fetchall()
     return {int.from_bytes((high << 32 | low).to_bytes(8, "big"), "big", signed=True): pid for high, low, pid in found}
-
-
-def _columns(request: CheckRequest) -> tuple[str, int, int, int, str]:
-    return (
-        request.topic_id,
-        request.partition,
-        request.first_offset,
-        request.last_offset,
-        str(request.positions),
-    )

@@ -1,7 +1,7 @@
 """Search real topics for rows or halves that were delivered. What is not read is never called absent."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import Message
@@ -9,9 +9,10 @@ from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client, describe_topics, end_offsets
 from outbox._kafka.consumed_records import headers_of
-from outbox._kafka.range_reader import Span, SpanReader, cut_spans
+from outbox._kafka.range_reader import Span, SpanReader
 from outbox._rules.topic_description import TopicDescription
-from outbox.operator.state.discarded import Gap
+from outbox.operator.reading.topic_walk import Walk
+from outbox.operator.state.coverage import Coverage, Gap
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel, is_topic_name
 
 SKEW_MS = 600_000
@@ -48,9 +49,10 @@ class DeliveredSearch:
         self._kafka = kafka
         self._service = channel.relay_group
         self._origins = frozenset(origin.encode() for origin in origins)
-        self._most = most
-        self._passed = passed
+        self._limits = most, "see --records", passed
         self._now_ms = now_ms
+        self._found = Delivered({}, [])
+        self._coverage = Coverage(unread=self._found.gaps)
 
     def search(self, since_ms: Mapping[str, int]) -> Delivered:
         """Return what was delivered, by the records that `read_committed` readers see.
@@ -58,37 +60,30 @@ class DeliveredSearch:
         Args:
             since_ms: The topics, and the lowest timestamp that a record in question can have there, ms since 1970.
         """
-        found = Delivered({}, [])
         names = [name for name in since_ms if is_topic_name(name)]
         admin = admin_client(self._kafka)
         described = describe_topics(admin, names) if names else {}
         with SpanReader(self._kafka, self._service) as reader:
+            walk = Walk(reader, self._coverage, *self._limits)
             for name in names:
                 topic = described.get(name)
                 if gap := unprovable(name, topic):
-                    found.gaps.append(gap)
+                    self._found.gaps.append(gap)
                 if topic is not None:
-                    spans = self._spans(reader, admin, topic, since_ms[name] - SKEW_MS, found.gaps)
-                    self._read(reader, spans, found)
-        return found
+                    walk.read(self._spans(reader, admin, topic, since_ms[name] - SKEW_MS), self._take)
+        return self._found
 
-    def _spans(
-        self, reader: SpanReader, admin: AdminClient, topic: TopicDescription, since: int, gaps: list[Gap]
-    ) -> list[Span]:
-        self._await_ends(admin, topic, gaps)
+    def _spans(self, reader: SpanReader, admin: AdminClient, topic: TopicDescription, since: int) -> list[Span]:
+        self._await_ends(admin, topic)
         spans = reader.since(topic.name, range(topic.partitions), since)
         for span in spans:
             start = reader.whole(span.topic, span.partition).start
             if may_be_removed(topic, start, span.start, since, self._now_ms):
-                gaps.append(_gap(topic.name, "retention may have removed records of its time", f"/{span.partition}"))
-        allowed = cut_spans(spans, self._most)
-        for span, part in zip(spans, allowed, strict=True):
-            if part.stop < span.stop:
-                left = f"/{span.partition}, offsets {part.stop} to {span.stop}"
-                gaps.append(_gap(topic.name, f"more than {self._most} records: see --records", left))
-        return allowed
+                why = "retention may have removed records of its time"
+                self._coverage.miss(f"{topic.name}/{span.partition}", why, topic.name)
+        return spans
 
-    def _await_ends(self, admin: AdminClient, topic: TopicDescription, gaps: list[Gap]) -> None:
+    def _await_ends(self, admin: AdminClient, topic: TopicDescription) -> None:
         """Wait until no Kafka transaction is open on a topic: committed records behind one are not visible."""
         partitions, deadline = {topic.name: topic.partitions}, time.monotonic() + OPEN_SECONDS
         high = end_offsets(admin, partitions).get(topic.name)
@@ -97,34 +92,26 @@ class DeliveredSearch:
             if high and stable and all(one >= other for one, other in zip(stable, high, strict=True)):
                 return
             if time.monotonic() > deadline:
-                gaps.append(_gap(topic.name, "a Kafka transaction is open on it, or a partition does not answer"))
+                why = "a Kafka transaction is open on it, or a partition does not answer"
+                self._coverage.miss(topic.name, why, topic.name)
                 return
             time.sleep(0.2)
 
-    def _read(self, reader: SpanReader, spans: list[Span], found: Delivered) -> None:
-        for message in reader.read(spans, self._passed):
-            for place, transaction_id in self._delivered(message):
-                found.transactions.setdefault(place, set()).add(transaction_id)
-
-    def _delivered(self, message: Message) -> Iterator[tuple[int, str]]:
-        """Yield row id or half offset, and transaction id, of a record of the owners."""
+    def _take(self, message: Message) -> None:
+        """Note row id or half offset, and transaction id, of a record of the owners."""
         headers = dict(headers_of(message))
         owner, _, place = (headers.get(ORIGIN_HEADER) or b"").rpartition(b"/")
         if (owner in self._origins or not self._origins) and place.isdigit():
             transaction_id, _, _ = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
-            yield int(place), transaction_id
-
-
-def _gap(topic: str, why: str, part: str = "") -> Gap:
-    return Gap(f"{topic}{part}", why, topic)
+            self._found.transactions.setdefault(int(place), set()).add(transaction_id)
 
 
 def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:
     """Return why a topic cannot prove that a message was not delivered; None: it can."""
     if topic is None:
-        return _gap(name, "the topic does not exist, or may not be described; it may have had messages")
+        return Gap(name, "the topic does not exist, or may not be described; it may have had messages", name)
     if topic.key_required:
-        return _gap(name, "the topic is compacted: a later message of a key removes the earlier one")
+        return Gap(name, "the topic is compacted: a later message of a key removes the earlier one", name)
     return None
 
 

@@ -10,13 +10,14 @@ import psycopg
 from confluent_kafka import Message
 
 from outbox._kafka.channel import ChannelDescription
-from outbox._kafka.range_reader import Span, SpanReader
+from outbox._kafka.range_reader import SpanReader
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError
+from outbox.operator.reading.table_view import local_of
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.discard import Manifest, manifest_key, parse_manifest
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
+from outbox.protocol.identifiers import table_transaction_id
 
 _MANIFEST = manifest_key("")
 _OFFSET_BITS = 64
@@ -34,7 +35,7 @@ def read_manifests(
     format, or none; the others follow. Without it the first one ends the reading.
     """
     with SpanReader(kafka, channel.channel.relay_group) as reader:
-        spans = _spans(reader, channel)
+        spans = [reader.whole(channel.discard.name, number) for number in range(channel.partitions)]
         last = _last_manifests(reader.read(spans))
         for message in reader.read(spans) if last else ():
             if last.get(message.key() or b"") == _place(message):
@@ -47,11 +48,6 @@ def read_manifests(
                     continue
                 if manifest.topic_id == channel.half.id:  # no relay touches those of a deleted half topic
                     yield manifest
-
-
-def _spans(reader: SpanReader, channel: ChannelDescription) -> list[Span]:
-    topic = channel.channel.discard_topic
-    return [reader.whole(topic, number) for number in range(channel.partitions)]
 
 
 def _last_manifests(messages: Iterable[Message]) -> dict[bytes, int]:
@@ -172,13 +168,9 @@ class DiscardedTable:
 
     def left(self, moved: Moved) -> bool:
         """Return whether rows that were moved back wait, or are discarded again."""
-        parameters = _local(moved.transaction_id)
+        parameters = local_of(moved.transaction_id)
         return self._connection.execute(self._table.compose(_LEFT), parameters).fetchone() == (True,)
 
 
 def _which(transaction: DiscardedTransaction) -> dict[str, Any]:
-    return {**_local(transaction.transaction), "service": transaction.service}
-
-
-def _local(id_: str) -> dict[str, Any]:
-    return {"xid": str(xid_of(id_)), "started": started_us_of(id_)}
+    return {**local_of(transaction.transaction), "service": transaction.service}

@@ -1,26 +1,23 @@
 """Search for the messages of one key, wherever they are: in tables, in the channel's topics, on real topics."""
 
 import base64
-import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from confluent_kafka import Message
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.consumed_records import headers_of
-from outbox._kafka.range_reader import Span, SpanReader, cut_spans
+from outbox._kafka.range_reader import SpanReader
 from outbox._postgres.message_table import MessageTable
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.reading.channel_reader import read_progress, to_half, unsettled_spans
-from outbox.operator.reading.table_view import KeyRow, TableView, table_connection
-from outbox.operator.state.discarded import Gap
-from outbox.operator.state.story import Searched
+from outbox.operator.reading.table_view import FoundRow, TableView, table_connection
+from outbox.operator.reading.topic_walk import Walk
+from outbox.operator.state.coverage import Coverage, FoundMessage, Standing
 from outbox.protocol.envelope import parse_envelope
-from outbox.protocol.errors import ProtocolError
-from outbox.protocol.identifiers import message_id, table_transaction_id
+from outbox.protocol.identifiers import message_id
 from outbox.protocol.names import MESSAGE_ID_HEADER, SERVICE_HEADER, TARGET_HEADER
 from outbox.protocol.partitioner import partition_for_key
 
@@ -28,34 +25,7 @@ ROWS = 10_000
 """Rows of one key that are read of a table at most."""
 
 
-class Standing(enum.StrEnum):
-    """Where a message is on its way."""
-
-    WAITING = "waiting"  # a row in the message table
-    UNSETTLED = "unsettled"  # a half that is undecided, or decided and not delivered yet
-    DISCARDED = "discarded"  # a dead letter, or parked
-    DELIVERED = "delivered"
-
-
-class FoundMessage(NamedTuple):
-    """A message of the key.
-
-    Args:
-        id: The message id, for `outbox trace`; empty: a record that no relay wrote.
-        service: Of its producer; empty: a record of a real topic does not have it.
-        time_ms: When its local transaction began, or the timestamp of its record, ms since 1970.
-    """
-
-    standing: Standing
-    id: str
-    topic: str
-    service: str
-    place: str
-    time_ms: int
-    detail: str = ""
-
-
-class KeySearch:
+class KeySearch(Coverage):
     """Searches for one key; collects what was found, what was read, and what was not.
 
     Args:
@@ -72,19 +42,13 @@ class KeySearch:
         most: int,
         passed: Callable[[int], None] = lambda _: None,
     ) -> None:
+        super().__init__()
         self._key = key
         self._encoded = base64.b64encode(key)
         self._topics = frozenset(topics)
         self._service = service
-        self._most = most
-        self._passed = passed
+        self._limits = most, "narrow it with --since", passed
         self.found: list[FoundMessage] = []
-        self.searched: list[Searched] = []
-        self.tables: list[str] = []
-        self.unread: list[Gap] = []
-
-    def miss(self, place: str, why: str, *, is_fault: bool = False) -> None:
-        self.unread.append(Gap(place, why, is_fault=is_fault))
 
     def message_tables(self, tables: Mapping[str, TableSettings]) -> None:
         """Search the rows that wait and those that are discarded."""
@@ -95,62 +59,47 @@ class KeySearch:
             names = settings.message_names()
             try:
                 with table_connection(source, names, settings.connection_string()) as connection:
-                    view = TableView(MessageTable(names), connection)
-                    waiting = view.waiting_of(self._key, ROWS)
-                    discarded = view.discarded_of(self._key, ROWS)  # after those that wait: no row is missed
+                    waiting, discarded = TableView(MessageTable(names), connection).find(self._key, ROWS)
             except ConfigurationError as error:
                 self.miss(f"table source {source}", str(error), is_fault=True)
                 continue
-            self.tables.append(source)
+            self.databases.append(source)
             if ROWS in {len(waiting), len(discarded)}:
                 self.miss(f"table source {source}", f"more than {ROWS} rows of this key")
             self._take_rows(source, Standing.WAITING, waiting)
             self._take_rows(source, Standing.DISCARDED, discarded)
 
-    def _take_rows(self, source: str, standing: Standing, rows: Iterable[KeyRow]) -> None:
+    def _take_rows(self, source: str, standing: Standing, rows: Iterable[FoundRow]) -> None:
         for row in rows:
-            place = f"row {row.id} of table source {source}"
-            id_ = message_id(table_transaction_id(row.xid, row.started_us), row.id)
-            self._note(FoundMessage(standing, id_, row.topic, row.service, place, row.started_us // 1_000, row.reason))
+            found = (row.message, row.topic, row.service, f"row {row.id} of table source {source}")
+            self._note(FoundMessage(standing, *found, row.started_us // 1_000, row.detail))
 
     def channel_topics(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
         """Search the halves that are not settled, and the discard topic."""
         progress, unread = read_progress(kafka, channel)
         self.unread += unread
         with SpanReader(kafka, channel.channel.relay_group) as reader:
+            walk = Walk(reader, self, *self._limits)
             for number, one in progress.items():
                 for span, is_unsettled in unsettled_spans(reader.whole(channel.half.name, number), one.half):
-                    self._read(reader, [span], partial(self._take_half, is_unsettled))
+                    walk.read([span], partial(self._take_half, is_unsettled))
             spans = [reader.whole(channel.channel.discard_topic, number) for number in range(channel.partitions)]
             dead: dict[bytes, FoundMessage] = {}
-            self._read(reader, spans, partial(self._take_discarded, dead))
+            walk.read(spans, partial(self._take_discarded, dead))
         for message in dead.values():
             self._note(message)
 
     def real_topics(self, kafka: Mapping[str, str], group: str, since_ms: int) -> None:
         """Search the key's partition of each topic that was named, from a time on, ms since 1970."""
         with SpanReader(kafka, group) as reader:
+            walk = Walk(reader, self, *self._limits)
             for topic in sorted(self._topics):
                 there = reader.partitions(topic)
                 if not there:
                     self.miss(topic, "the topic does not exist, or may not be described", is_fault=True)
                     continue
                 number = partition_for_key(self._key, len(there))
-                self._read(reader, reader.since(topic, [number], since_ms), self._take_real)
-
-    def _read(self, reader: SpanReader, spans: list[Span], take: Callable[[Message], None]) -> None:
-        allowed = cut_spans(spans, self._most)
-        for message in reader.read(allowed, self._passed):
-            try:
-                take(message)
-            except ProtocolError as error:
-                place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
-                self.miss(place, str(error), is_fault=True)
-        for span, part in zip(spans, allowed, strict=True):
-            self.searched.append(Searched(span.topic, span.partition, span.start, part.stop, span.stop))
-            if part.stop < span.stop:
-                left = f"{span.topic}/{span.partition}, offsets {part.stop} to {span.stop}"
-                self.miss(left, f"more than {self._most} records: narrow it with --since")
+                walk.read(reader.since(topic, [number], since_ms), self._take_real)
 
     def _note(self, message: FoundMessage) -> None:
         if (not self._topics or message.topic in self._topics) and self._service in {None, message.service or None}:

@@ -43,10 +43,14 @@ LOOKS = 5
 def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -> list[SourceState]:
     """Return the states of all table sources of the settings; what does not answer is part of them."""
     reporter = SourceReporter(settings.client_properties(), settings.channel_names(), is_unreachable=is_unreachable)
-    return [reporter.report(name, _table(one), one.connection_string()) for name, one in settings.tables.items()]
+    return [reporter.report(name, table_of(one), one.connection_string()) for name, one in settings.tables.items()]
 
 
-def _table(settings: TableSettings) -> MessageTable | ForeignSource:
+Delivered = MessageTable | ForeignSource
+"""A table that a relay delivers."""
+
+
+def table_of(settings: TableSettings) -> Delivered:
     names = settings.table_names()
     return ForeignSource(names, settings.foreign_name()) if settings.is_foreign else MessageTable(names)
 
@@ -68,7 +72,7 @@ class SourceReporter:
         self.is_unreachable = is_unreachable
         self._admin: AdminClient | None = None
 
-    def report(self, source: str, table: MessageTable | ForeignSource, dsn: str) -> SourceState:
+    def report(self, source: str, table: Delivered, dsn: str) -> SourceState:
         """Return the state of a source; what does not answer is part of it.
 
         Of a foreign table the progress and the discarded rows are read.

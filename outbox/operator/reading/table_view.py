@@ -19,7 +19,7 @@ from outbox._rules.source_progress import Progress
 from outbox.errors import ConfigurationError, TableError
 from outbox.operator.state.channel_state import DiscardedRows
 from outbox.operator.state.waiting_rows import TopicRows, WaitingRow
-from outbox.protocol.identifiers import started_us_of, xid_of
+from outbox.protocol.identifiers import message_id, started_us_of, table_transaction_id, xid_of
 from outbox.settings import TableNames
 
 CONNECT_SECONDS = 5
@@ -109,28 +109,22 @@ _REASONS: LiteralString = (
 _EVIDENCE: LiteralString = "SELECT FROM {delivered} LIMIT 1"
 _NOW: LiteralString = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
-_FIND: LiteralString = (
-    "SELECT id, service, coalesce(topic, ''), {started}, timestamp, '', '', 0::bigint FROM {message}"
-    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
+_OF_ONE: LiteralString = (
+    "SELECT xid::text::bigint, id, {started}, service, coalesce(topic, ''), coalesce(timestamp, {started} / 1000), "
 )
-_FIND_DISCARDED: LiteralString = (
-    "SELECT id, service, topic, {started}, timestamp, reason, detail,"
-    " CAST(extract(epoch FROM discarded_at) * 1000 AS bigint) FROM {discarded}"
-    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
+_WAITING: LiteralString = f"{_OF_ONE} '', 0::bigint FROM {{message}} WHERE "
+_DISCARDED: LiteralString = (
+    f"{_OF_ONE} reason || ': ' || detail, CAST(extract(epoch FROM discarded_at) * 1000 AS bigint)"
+    " FROM {discarded} WHERE "
 )
-_FIND_DELIVERED: LiteralString = (
-    "SELECT r.id, services[place], topics[place], {started}, earliest[place], batch,"
+_LOCAL: LiteralString = "xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
+_OF_KEY: LiteralString = "key = %(key)s ORDER BY id LIMIT %(most)s"
+_DELIVERED: LiteralString = (
+    "SELECT xid::text::bigint, r.id, {started}, services[place], topics[place],"
+    " least(earliest[place], {started} / 1000), 'batch ' || batch,"  # least skips NULL
     " CAST(extract(epoch FROM delivered_at) * 1000 AS bigint) FROM {delivered} AS b, {rows},"
     " coalesce(target, 1) AS place WHERE xid_range @> CAST(%(xid)s AS xid8)::text::bigint AND r.id IS NOT NULL"
     " AND xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY r.id LIMIT %(most)s"
-)
-_WAITING_OF: LiteralString = (
-    "SELECT xid::text::bigint, {started}, id, service, coalesce(topic, ''), '' FROM {message}"
-    " WHERE key = %(key)s ORDER BY id LIMIT %(most)s"
-)
-_DISCARDED_OF: LiteralString = (
-    "SELECT xid::text::bigint, {started}, id, service, topic, reason || ': ' || detail FROM {discarded}"
-    " WHERE key = %(key)s ORDER BY id LIMIT %(most)s"
 )
 _STATUS: LiteralString = "SELECT pg_xact_status(CAST(%s AS xid8))"
 _BACKEND: LiteralString = (
@@ -140,64 +134,27 @@ _BACKEND: LiteralString = (
 
 
 class FoundRow(NamedTuple):
-    """A row of one local transaction.
+    """A row that waits or is discarded, or the evidence that it was delivered.
 
     Args:
-        timestamp: The message's own timestamp, ms since 1970; None: it has none.
-        reason: Why it was discarded; empty: it waits.
-    """
-
-    id: int
-    service: str
-    topic: str
-    started_us: int
-    timestamp: int | None
-    reason: str
-    detail: str
-    discarded_ms: int
-
-    @property
-    def stamped_ms(self) -> int:
-        """Return the timestamp of its record, ms since 1970."""
-        return self.started_us // 1_000 if self.timestamp is None else self.timestamp
-
-
-class DeliveredRow(NamedTuple):
-    """The evidence of one delivered row.
-
-    Args:
-        earliest: The lowest timestamp that a message beside it has of its own, ms since 1970; None: none has one.
-        delivered_ms: When the relay wrote the evidence, ms since 1970.
-    """
-
-    id: int
-    service: str
-    topic: str
-    started_us: int
-    earliest: int | None
-    batch: int
-    delivered_ms: int
-
-    @property
-    def stamped_ms(self) -> int:
-        """Return the lowest timestamp that its record can have, ms since 1970."""
-        started = self.started_us // 1_000
-        return started if self.earliest is None else min(self.earliest, started)
-
-
-class KeyRow(NamedTuple):
-    """A row of one key.
-
-    Args:
-        reason: Why it was discarded; empty: it waits.
+        stamped_ms: The lowest timestamp that its record can have, ms since 1970.
+        detail: Why it is discarded, or in which batch it was delivered; empty: it waits.
+        at_ms: When that was, ms since 1970; 0: it waits.
     """
 
     xid: int
-    started_us: int
     id: int
+    started_us: int
     service: str
     topic: str
-    reason: str
+    stamped_ms: int
+    detail: str
+    at_ms: int
+
+    @property
+    def message(self) -> str:
+        """Return the id of its message."""
+        return message_id(table_transaction_id(self.xid, self.started_us), self.id)
 
 
 class TableView:
@@ -249,24 +206,20 @@ class TableView:
         """Return how many rows are discarded, by reason."""
         return [DiscardedRows(*row) for row in self._all(_REASONS)]
 
-    def find(self, transaction_id: str, most: int) -> tuple[list[FoundRow], list[FoundRow]]:
-        """Return the rows of a local transaction that wait, and those that are discarded."""
-        parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
-        waiting = [FoundRow(*row) for row in self._all(_FIND, parameters)]
-        return waiting, [FoundRow(*row) for row in self._all(_FIND_DISCARDED, parameters)]
+    def find(self, wanted: str | bytes, most: int) -> tuple[list[FoundRow], list[FoundRow]]:
+        """Return the rows that wait, and those that are discarded, of a local transaction by its id, or of a key.
 
-    def find_delivered(self, transaction_id: str, most: int) -> list[DeliveredRow]:
+        By key the message table is scanned, whose rows are few by nature.
+        """
+        which = _OF_KEY if isinstance(wanted, bytes) else _LOCAL
+        parameters = {"key": wanted} if isinstance(wanted, bytes) else local_of(wanted)
+        waiting = self._all(_WAITING + which, {**parameters, "most": most})  # first: no row is missed
+        discarded = self._all(_DISCARDED + which, {**parameters, "most": most})
+        return [FoundRow(*row) for row in waiting], [FoundRow(*row) for row in discarded]
+
+    def find_delivered(self, transaction_id: str, most: int) -> list[FoundRow]:
         """Return the evidence of the rows of a local transaction (R61)."""
-        parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
-        return [DeliveredRow(*row) for row in self._all(_FIND_DELIVERED, parameters)]
-
-    def waiting_of(self, key: bytes, most: int) -> list[KeyRow]:
-        """Return the first rows of a key that wait; it scans the table, whose rows are few by nature."""
-        return [KeyRow(*row) for row in self._all(_WAITING_OF, {"key": key, "most": most})]
-
-    def discarded_of(self, key: bytes, most: int) -> list[KeyRow]:
-        """Return the first rows of a key that are discarded."""
-        return [KeyRow(*row) for row in self._all(_DISCARDED_OF, {"key": key, "most": most})]
+        return [FoundRow(*row) for row in self._all(_DELIVERED, {**local_of(transaction_id), "most": most})]
 
     def was_rolled_back(self, xid: int) -> bool:
         """Return whether the server has it of the last transaction with an xid that it was rolled back."""
@@ -279,3 +232,8 @@ class TableView:
         """Return the process id of the backend in which a transaction is open; None: in none."""
         row = self._connection.execute(_BACKEND, {"xid": xid}).fetchone()
         return None if row is None else int(row[0])
+
+
+def local_of(transaction_id: str) -> dict[str, Any]:
+    """Return the parameters of a statement about a local transaction."""
+    return {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id)}

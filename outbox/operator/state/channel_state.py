@@ -1,53 +1,21 @@
 """What a channel holds that is not delivered, of halves and of rows alike: the one read model of operators. Pure.
 
-Each value is written once, here: the fields are those of the JSON of `outbox pending`, and its text is made of them.
-Times are ms since 1970, ages are ms, and None is what is not known.
+The fields are those of the JSON of `outbox pending`, and `words` has them as text. Times are ms since 1970, ages are
+ms, and None is what is not known.
 """
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outbox.operator.state.discarded import Gap
-from outbox.operator.state.unsettled_transactions import DiscardedHalves, Gathering, ServiceSum, UnsettledTransaction
+from outbox.operator.state.coverage import Gap
+from outbox.operator.state.unsettled_transactions import (
+    DiscardedHalves,
+    Gathering,
+    ServiceSum,
+    UnsettledTransaction,
+)
 from outbox.operator.state.waiting_rows import SourceWaits, Waits
-
-
-@dataclass(frozen=True, slots=True)
-class RowSeen:
-    """What a look into the database of a transaction showed."""
-
-    database: str | None = None  # its name in the settings; None: no database is configured
-    row: str | None = None
-    holder_pid: int | None = None  # process id of the backend whose local transaction is open
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingTransaction:
-    """A transaction of halves that is not settled; see `UnsettledTransaction` for its fields."""
-
-    transaction: str
-    service: str
-    truth: str
-    half_partition: int
-    first_offset: int
-    last_offset: int
-    messages: int
-    targets: list[str]
-    appended_ms: int
-    age_ms: int
-    parked: bool
-    decision: str | None
-    decided_by: str | None
-    decided_ms: int | None
-    op_offset: int | None
-    disputed: bool
-    checks: int | None
-    last_asked_ms: int | None
-    behind: int  # unsettled transactions of its service and ordering key that come after it
-    database: str | None  # see `RowSeen`; None also without a look
-    row: str | None
-    holder_pid: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +89,7 @@ class ChannelState:
     now_ms: int
     sums: list[ServiceSum] = field(default_factory=list)
     sums_not_listed: int = 0
-    transactions: list[WaitingTransaction] = field(default_factory=list)
+    transactions: list[UnsettledTransaction] = field(default_factory=list)
     refusing: list[RefusingTopic] = field(default_factory=list)
     not_listed: int = 0
     malformed_halves: int = 0
@@ -130,39 +98,13 @@ class ChannelState:
     members: Mapping[str, int | None] = field(default_factory=dict)
     tables: list[SourceState] = field(default_factory=list)
 
-    def take(self, found: Gathering, limit: int, rows: Mapping[str, RowSeen]) -> None:
+    def take(self, found: Gathering, limit: int) -> None:
         """Take what was gathered of halves, up to a limit: the largest sums, and the oldest transactions."""
         sums = sorted(found.sums.values(), key=lambda one: (-one.undecided - one.decided, one.service))
         self.sums, self.sums_not_listed = sums[:limit], len(sums[limit:])
         self.discarded = [one for _, one in sorted(found.discarded.items())]
-        shown = found.oldest()[:limit]
-        self.transactions = [self._waiting(one, found.behind(one), rows.get(one.id, RowSeen())) for one in shown]
-        self.not_listed = found.total() - len(shown)
+        self.transactions = found.oldest()[:limit]
+        for one in self.transactions:
+            one.behind = found.behind(one)
+        self.not_listed = found.total() - len(self.transactions)
         self.malformed_halves = found.malformed
-
-    def _waiting(self, one: UnsettledTransaction, behind: int, seen: RowSeen) -> WaitingTransaction:
-        decision = one.decision
-        return WaitingTransaction(
-            transaction=one.id,
-            service=one.service,
-            truth=str(one.truth),
-            half_partition=one.partition,
-            first_offset=one.first_offset,
-            last_offset=one.last_offset,
-            messages=len(one.offsets),
-            targets=sorted(one.targets),
-            appended_ms=one.first_append_time,
-            age_ms=max(self.now_ms - one.first_append_time, 0),
-            parked=one.parked,
-            decision=decision.kind.name if decision else None,
-            decided_by=str(decision.source) if decision else None,
-            decided_ms=decision.append_time if decision else None,
-            op_offset=decision.offset if decision else None,
-            disputed=one.disputed,
-            checks=one.checks or None,
-            last_asked_ms=one.last_asked or None,
-            behind=behind,
-            database=seen.database,
-            row=seen.row,
-            holder_pid=seen.holder_pid,
-        )

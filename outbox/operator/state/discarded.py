@@ -1,30 +1,10 @@
-"""A transaction that was not delivered, of halves or of rows; and what was not read. Pure."""
+"""A transaction that was not delivered, of halves or of rows. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Self
 
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.op import OpKind
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """What was not read: a place, which is topic, partition and offsets or what else was not asked, and why.
-
-    Args:
-        topic: The real topic that it is of; empty: of none.
-        partition: The half partition that it is of; None: of none.
-        is_fault: Whether it cannot be read at all, as opposed to being more than is read.
-    """
-
-    place: str
-    why: str
-    topic: str = field(default="", repr=False)
-    partition: int | None = field(default=None, repr=False)
-    is_fault: bool = field(default=False, repr=False)
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +21,6 @@ class DiscardedTransaction:
     decision: str | None = None
     half_partition: int | None = None
     positions: str | None = None
-    unknown_answers: int | None = None  # how often its outcome was not known to who answered
-    last_answer: str | None = None  # what the last of these answers had as a reason
     source: str | None = None  # this and the next are of rows alone: their table source
     discarded_ms: int | None = None
     manifest: Manifest | None = field(default=None, repr=False)  # what the discard topic has; not for programs
@@ -53,15 +31,13 @@ class DiscardedTransaction:
             manifest.transaction_id,
             manifest.service,
             str(manifest.reason),
-            manifest.detail,
+            "; the last answer: ".join(filter(None, (manifest.detail, manifest.last_answer))),
             len(manifest.positions),
             manifest.first_append_time,
             str(manifest.truth),
             manifest.decision.name if manifest.decision else None,
             manifest.partition,
             str(manifest.positions),
-            manifest.checks,
-            manifest.last_answer,
             manifest=manifest,
         )
 

@@ -6,11 +6,11 @@ import enum
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from outbox.operator.state.discarded import Gap
+from outbox.operator.state.channel_state import RefusingTopic
+from outbox.operator.state.coverage import Coverage
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.identifiers import created_ms
 from outbox.protocol.op import OpKind
@@ -31,7 +31,6 @@ class EventKind(enum.StrEnum):
     REFUSED = "row discarded"
     DELIVERED = "row delivered"
     HALF = "half stored"
-    CHECK = "asked"
     ROW = "row"
     OP = "op"
     DISCARDED = "discarded"
@@ -68,19 +67,9 @@ class TimelineEvent:
     counts: Positions | None = field(default=None, repr=False)
 
 
-class Searched(NamedTuple):
-    """A span that was read: from an offset, to one behind the last, of a partition that ends there for readers."""
-
-    topic: str
-    partition: int
-    from_offset: int
-    to_offset: int
-    end_offset: int
-
-
 @dataclass
-class Findings:
-    """What a search found, where it looked, and where it did not.
+class Findings(Coverage):
+    """What a search found of a transaction, where it looked, and where it did not.
 
     Args:
         position: The one message that is of interest; None: all.
@@ -95,9 +84,6 @@ class Findings:
     position: int | None = None
     committed_row: bool | None = None
     events: list[TimelineEvent] = field(default_factory=list)
-    searched: list[Searched] = field(default_factory=list)
-    databases: list[str] = field(default_factory=list)
-    unread: list[Gap] = field(default_factory=list)
     outcomes: dict[str, Status] = field(default_factory=dict)
     sources: set[str] = field(default_factory=set)
     backends: dict[str, int] = field(default_factory=dict)
@@ -126,9 +112,6 @@ class Findings:
         """Take an event, unless it is of another message than that which is of interest."""
         if event.position is None or self.position is None or event.position == self.position:
             self.events.append(event)
-
-    def miss(self, place: str, why: str, *, is_fault: bool = False) -> None:
-        self.unread.append(Gap(place, why, is_fault=is_fault))
 
     def decisions(self) -> list[TimelineEvent]:
         """COMMIT and ROLLBACK of rows and ops."""
@@ -166,6 +149,51 @@ class Conclusion(NamedTuple):
 
     state: Status
     sentence: str
+
+
+_OF_SERVICES = {Status.COMMITTED, Status.UNDECIDED, Status.PARTLY_VISIBLE, Status.PARKED}
+"""What a relay or a checker ends."""
+
+
+@dataclass
+class Story:
+    """What became of a transaction, and who has to go on with it.
+
+    Args:
+        since_ms: Topics were searched from here on, ms since 1970.
+        members: How many relays and checkers serve the channel, by service; None: not known.
+        refusing: Real topics for which it waits.
+    """
+
+    channel: str
+    found: Findings
+    since_ms: int
+    members: Mapping[str, int | None]
+    refusing: Sequence[RefusingTopic] = ()
+
+    @property
+    def conclusion(self) -> Conclusion:
+        return conclude(self.found)
+
+    @property
+    def needs_services(self) -> bool:
+        """Whether it is of halves, and a relay or a checker has to end it."""
+        return self.conclusion.state in _OF_SERVICES and not self.found.is_of_rows
+
+    def document(self) -> dict[str, Any]:
+        state, sentence = self.conclusion
+        return {
+            "channel": self.channel,
+            "transaction": self.found.transaction_id,
+            "position": self.found.position,
+            "state": state,
+            "conclusion": sentence,
+            "since_ms": self.since_ms,
+            "timeline": self.found.timeline(),
+            **self.found.covered(),
+            "members": self.members,
+            "refusing": self.refusing,
+        }
 
 
 def conclude(found: Findings) -> Conclusion:
@@ -292,35 +320,23 @@ def _some(ids: Sequence[int]) -> str:
 def _decided(found: Findings) -> Conclusion:
     """Return the decision of the row, else that of ops which agree."""
     ops = {event.kind for event in found.decisions() if event.what is EventKind.OP}
-    if found.committed_row is not None:
-        contradicts = _OPPOSITES[found.committed_row] in ops
-        return Conclusion(*(_CONTRADICTED if contradicts else _BY_ROW)[found.committed_row])
+    unseen, row = "it is not visible in what was read", found.committed_row
+    if row is not None and (OpKind.ROLLBACK if row else OpKind.COMMIT) in ops:
+        both = "a row of state C and a ROLLBACK" if row else "a rollback row and a COMMIT"
+        return Conclusion(Status.CONTRADICTION, f"it has {both} op marker; {unseen}")
+    if row is not None:
+        rolled_back = Conclusion(Status.ROLLED_BACK, "it has a rollback row: it is rolled back, and never delivered")
+        return Conclusion(Status.COMMITTED, f"it has a row of state C; {unseen}") if row else rolled_back
     kinds = {event.kind for event in found.decisions()}
+    if not kinds:
+        why = "neither a row nor an op marker that decides it was found in what was read"
+        return Conclusion(Status.UNDECIDED, why)
     if len(kinds) > 1:
-        return Conclusion(
-            Status.CONTRADICTION, "op markers contradict each other, and no row was found: it is looked up"
-        )
-    if kinds:
-        return Conclusion(*_BY_OP[kinds == {OpKind.COMMIT}])
-    return Conclusion(Status.UNDECIDED, "neither a row nor an op marker that decides it was found in what was read")
-
-
-_BY_ROW = {
-    True: (Status.COMMITTED, "it has a row of state C; it is not visible in what was read"),
-    False: (Status.ROLLED_BACK, "it has a rollback row: it is rolled back, and never delivered"),
-}
-_OPPOSITES = {True: OpKind.ROLLBACK, False: OpKind.COMMIT}
-_CONTRADICTED = {
-    True: (
-        Status.CONTRADICTION,
-        "it has a row of state C and a ROLLBACK op marker; it is not visible in what was read",
-    ),
-    False: (Status.CONTRADICTION, "it has a rollback row and a COMMIT op marker; it is not visible in what was read"),
-}
-_BY_OP = {
-    True: (Status.COMMITTED, "it has a COMMIT op marker; it is not visible in what was read"),
-    False: (Status.ROLLED_BACK, "it has a ROLLBACK op marker and no row; it is not visible in what was read"),
-}
+        why = "op markers contradict each other, and no row was found: it is looked up"
+        return Conclusion(Status.CONTRADICTION, why)
+    if kinds == {OpKind.COMMIT}:
+        return Conclusion(Status.COMMITTED, f"it has a COMMIT op marker; {unseen}")
+    return Conclusion(Status.ROLLED_BACK, f"it has a ROLLBACK op marker and no row; {unseen}")
 
 
 def needed(found: Findings) -> Iterable[int]:
@@ -328,17 +344,6 @@ def needed(found: Findings) -> Iterable[int]:
     counted = [event.counts for event in found.decisions() if event.kind is OpKind.COMMIT and event.counts is not None]
     positions = set(counted[-1]) if counted else {event.position for event in found.of(EventKind.HALF)}
     return sorted(position for position in positions if position is not None and found.position in {None, position})
-
-
-def folded(events: Sequence[TimelineEvent]) -> list[TimelineEvent]:
-    """Format a timeline; of consecutive check requests show the first, and the last with their number."""
-    told: list[TimelineEvent] = []
-    for what, service in groupby(events, key=lambda event: event.what):
-        some = list(service)
-        if what is EventKind.CHECK and len(some) > 2:  # noqa: PLR2004 - two are the first and the last
-            some = [some[0], replace(some[-1], detail=f"{some[-1].detail}; {len(some) - 2} times in between, too")]
-        told += some
-    return told
 
 
 def born_ms(transaction_id: str) -> int | None:

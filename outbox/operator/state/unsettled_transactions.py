@@ -1,10 +1,10 @@
-"""The unsettled transactions of a channel, gathered from halves, op entries, check requests and manifests. Pure."""
+"""The unsettled transactions of a channel, gathered from halves, op entries and manifests. Pure."""
 
 import heapq
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest
@@ -43,6 +43,17 @@ class RecordedDecision(NamedTuple):
     append_time: int
 
 
+class RowSeen(NamedTuple):
+    """What a look into the database of a transaction showed."""
+
+    database: str | None = None  # its name in the settings; None: no database is configured, or none was looked at
+    row: str | None = None
+    holder_pid: int | None = None  # process id of the backend whose local transaction is open
+
+
+NOT_LOOKED = RowSeen()
+
+
 @dataclass(slots=True)
 class UnsettledTransaction:
     """A transaction that is not settled: undecided, or decided and not delivered yet.
@@ -50,9 +61,9 @@ class UnsettledTransaction:
     Args:
         first_append_time: Append time of its first half, ms since 1970 by the broker's clock.
         offsets: Half offset by position; of several halves of a position the first.
-        checks: The highest number that a check request of it had, or UNKNOWN answers of a parked one; 0: none is known.
-        last_asked: Append time of the last check request that was seen, ms since 1970; 0: none was.
+        checks: How often the answer was UNKNOWN.
         place: Number of unsettled transactions of its service and ordering key up to it; 0: it keeps no order.
+        behind: Unsettled transactions of its service and ordering key that come after it, once all are gathered.
     """
 
     id: str
@@ -66,8 +77,32 @@ class UnsettledTransaction:
     parked: bool = False
     decisions: list[RecordedDecision] = field(default_factory=list)
     checks: int = 0
-    last_asked: int = 0
     place: int = 0
+    behind: int = 0
+    seen: RowSeen = NOT_LOOKED
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it; times are ms since 1970, and None is what is not known."""
+        decision = self.decision
+        return {
+            "transaction": self.id,
+            "service": self.service,
+            "truth": str(self.truth),
+            "half_partition": self.partition,
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset,
+            "messages": len(self.offsets),
+            "targets": sorted(self.targets),
+            "appended_ms": self.first_append_time,
+            "parked": self.parked,
+            "decision": decision.kind.name if decision else None,
+            "decided_by": str(decision.source) if decision else None,
+            "decided_ms": decision.append_time if decision else None,
+            "disputed": self.disputed,
+            "checks": self.checks or None,
+            "behind": self.behind,
+            **self.seen._asdict(),
+        }
 
     @property
     def first_offset(self) -> int:
@@ -286,12 +321,6 @@ class Gathering:
                 transaction.decisions.append(RecordedDecision(entry.kind, source, offset, append_time))
         elif transaction is not None and entry.kind is OpKind.UNKNOWN:
             transaction.checks = max(transaction.checks, entry.checks)
-
-    def add_check(self, request: CheckRequest, append_time: int) -> None:
-        transaction = self.found.get(request.transaction_id)
-        if transaction is not None:
-            transaction.checks = max(transaction.checks, request.check)
-            transaction.last_asked = max(transaction.last_asked, append_time)
 
     def behind(self, transaction: UnsettledTransaction) -> int:
         """Return how many unsettled transactions of its service and ordering key come after one that is kept in full.

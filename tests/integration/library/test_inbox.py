@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox._postgres.inbox_table import InboxTable
+from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, TableError, UsageError
 from outbox.inbox import Inbox
 from tests.support.billing import Billing
@@ -165,7 +166,7 @@ def test_autocommit_is_refused(site: Site, inbox: Inbox, engine: Engine) -> None
 
 def test_a_missing_table_is_named(site: Site) -> None:
     inbox = Inbox("billing", site.tables)
-    expected = f"Table public.{site.name}_inbox does not exist in this database. Run `outbox inbox create`"
+    expected = f"Table public.{site.name}_inbox does not exist in this database. Run `outbox table create --inbox`"
     with Session(site.engine()) as session, pytest.raises(ConfigurationError, match=expected):
         inbox.once(session, "a/0")
     with psycopg.connect(site.postgres_url) as connection, pytest.raises(ConfigurationError, match=expected):
@@ -292,27 +293,33 @@ def test_the_clean_up_deletes_what_is_old_in_batches(site: Site, engine: Engine)
 
 
 def _command(site: Site, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "outbox", "inbox", *words]
+    command = [sys.executable, "-m", "outbox", *words]
     return subprocess.run(command, env=site.environment(), capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_the_command_makes_the_table(site: Site) -> None:
+    for _ in range(2):  # again: nothing changes
+        assert f"table public.{site.name}_inbox is ready" in _command(site, "table", "create", "--inbox").stdout
+    refused = _command(site, "table", "create", "--consumer-role", "billing")
+    assert (refused.returncode, "Give --inbox, too" in refused.stderr) == (Exit.CONFIGURATION, True)
+    refused = _command(site, "table", "create", "--inbox", "--relay-role", "one")
+    assert (refused.returncode, "--inbox has no roles but" in refused.stderr) == (Exit.CONFIGURATION, True)
+
+
 @pytest.mark.long
-def test_the_command_makes_and_cleans_the_table(site: Site) -> None:
-    assert "is ready" in _command(site, "create").stdout
-    assert _command(site, "create").returncode == 0  # again: nothing changes
+def test_the_command_cleans_the_table(site: Site) -> None:
+    assert _command(site, "table", "create", "--inbox").returncode == 0
     _fill(site, site.engine(), "billing", "shipping")
-    shown = _command(site, "purge", "--keep-days", "7", "--group", "billing")
-    assert shown.stdout == f"5 rows deleted from public.{site.name}_inbox\n"
-    shown = _command(site, "purge", "--keep-days", "7")
-    assert shown.stdout == f"5 rows deleted from public.{site.name}_inbox\n"
+    for words in (("--group", "billing"), ()):
+        shown = _command(site, "inbox", "purge", "--keep-days", "7", *words)
+        assert shown.stdout == f"5 rows deleted from public.{site.name}_inbox\n"
     assert _ids(site) == _ids(site, "shipping") == ["young/0"]
-    refused = _command(site, "purge", "--keep-days", "0")
-    assert refused.returncode == 4
-    assert "must be above 0" in refused.stderr
+    refused = _command(site, "inbox", "purge", "--keep-days", "0")
+    assert (refused.returncode, "must be above 0" in refused.stderr) == (Exit.CONFIGURATION, True)
 
 
 def test_the_printed_sql_makes_the_table(site: Site) -> None:
-    sql = _command(site, "create", "--print-sql").stdout
+    sql = _command(site, "table", "create", "--inbox", "--print-sql").stdout
     with site.connect() as connection:
         for _ in range(2):
             connection.execute(sql.encode())

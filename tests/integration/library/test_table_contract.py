@@ -15,7 +15,6 @@ from outbox._postgres.table_contract import CHECKS, CONTRACT, Places, Table, bre
 from outbox._rules.foreign_layout import QualifiedName
 from outbox._service.exit_codes import Exit
 from outbox.errors import TableError
-from outbox.operator.commands.inbox import app as inbox_app
 from outbox.operator.commands.table import app as table_app
 from tests.support.commands import call_command
 from tests.support.harness import Site
@@ -92,7 +91,7 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     "view": (
         "ALTER TABLE {n}_inbox RENAME TO {n}_was; CREATE VIEW {n}_inbox AS SELECT * FROM {n}_was",
         "_inbox is not an ordinary table",
-        "as `outbox inbox create --print-sql` does",
+        "as `outbox table create --inbox --print-sql` does",
     ),
     "children": ("CREATE TABLE {n}_child () INHERITS ({n}_message)", "_message has parent or child", "NO INHERIT"),
     "unlogged": ("ALTER TABLE {n}_message SET UNLOGGED", "_message is not logged", "_message SET LOGGED"),
@@ -253,7 +252,7 @@ def test_the_commands_refuse_tables_that_break_it(made: Made) -> None:
     code, printed = call_command(table_app, site, "create")
     assert (code, "SET CACHE 1" in printed) == (Exit.CONFIGURATION, True)
     made.run("ALTER TABLE {n}_inbox SET UNLOGGED")
-    code, printed = call_command(inbox_app, site, "create")
+    code, printed = call_command(table_app, site, "create", "--inbox")
     assert (code, "SET LOGGED" in printed) == (Exit.CONFIGURATION, True)
     with pytest.raises(TableError, match="SET CACHE 1"):
         require_contract(made.connection, made.places)

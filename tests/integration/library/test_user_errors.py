@@ -511,7 +511,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "listener's answer": (_listener, "Return a LocalTransactionState or None"),
     "listener in a SAVEPOINT": (_listener_in_a_savepoint, "Release it first"),
     "once in autocommit": (_once_in_autocommit, "Call once() and handle the message in one transaction"),
-    "once without a table": (_once_without_table, "Run `outbox inbox create`"),
+    "once without a table": (_once_without_table, "Run `outbox table create --inbox`"),
     "command without Kafka": (
         lambda w: w.run("channel", "create", OUTBOX_BOOTSTRAP_SERVERS=""),
         "set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers",

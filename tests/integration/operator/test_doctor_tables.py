@@ -6,20 +6,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AclOperation,
-    ResourceType,
-)
 
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.doctor import app
 from outbox.settings import TableNames
-from stack import Stack
 from tests.support.commands import call_for_json, run_command
 from tests.support.harness import Site, wait_until
-from tests.support.message_rows import SOURCE, create, publish, relay_settings
-from tests.support.rights import AUTHORIZER, allow_only
+from tests.support.message_rows import SOURCE, publish, relay_settings
 
 
 def _findings(site: Site, code: int, **more: str | None) -> list[Any]:
@@ -49,9 +43,6 @@ def test_a_fine_table_is_shown_with_its_rights(store: Site) -> None:
     assert "may deliver, and decide on discarded rows" in said
     assert "is vacuumed early" in said
     assert "no owner, 0 rows wait" in said
-    group = store.channel.table_group(SOURCE)
-    assert f"group {group}" in said
-    assert f"no ACL names transactional id {group}" in said
 
 
 @pytest.mark.parametrize(
@@ -113,19 +104,6 @@ def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it
         return {(one["source"], one["topic"], one["service"], one["rows"]) for one in lines}
 
     wait_until(lambda: told() == {(SOURCE, unknown, "g", 1), (SOURCE, unknown, "h", 1)}, explain=store.logs)
-
-
-@pytest.mark.long
-def test_rights_in_kafka_are_named() -> None:
-    with Stack(kafka_settings=AUTHORIZER) as own, Site(own.bootstrap_servers, own.postgres_url) as site:
-        site.create(partitions=1)
-        create(site)
-        service = site.channel.table_group(SOURCE)
-        allow_only(site, ResourceType.GROUP, service, AclOperation.DESCRIBE)
-        allow_only(site, ResourceType.TRANSACTIONAL_ID, service)
-        wait_until(lambda: "may not READ group" in _problem(site)[0])
-        found = "\n".join(one["finding"] for one in _findings(site, Exit.FINDINGS))
-        assert f"WRITE on transactional id {service} is allowed to User:nobody" in found
 
 
 def test_rights_of_the_role_are_named(store: Site) -> None:

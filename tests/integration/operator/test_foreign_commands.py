@@ -12,7 +12,7 @@ import typer
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.foreign_layout import QualifiedName
 from outbox._service.exit_codes import Exit
-from outbox.operator.checks.source_checks import examine_foreign
+from outbox.operator.checks.source_checks import examine_source
 from outbox.operator.commands.discarded import app as discarded
 from outbox.operator.commands.doctor import app as doctor
 from outbox.operator.commands.pending import app as pending
@@ -172,7 +172,7 @@ def test_the_doctor_finds_what_is_wrong_with_a_foreign_table(shop: Site) -> None
         kind.create(shop, names.prefix)
         _run(shop, change.format(table=kind.table(shop), source=names.source) or "SELECT")
         foreign = ForeignSource(names, QualifiedName("public", kind.table(shop)))
-        found = list(examine_foreign("events", foreign, shop.postgres_url, SourceReporter(shop.kafka(), shop.channel)))
+        found = list(examine_source("events", foreign, shop.postgres_url, SourceReporter(shop.kafka(), shop.channel)))
         assert {(one.fine, problem in one.problem) for one in found} == {(not problem, True)}, found
         if change == "DROP TABLE {source}":
             assert f"--table-prefix {names.prefix} --message-table public.{kind.table(shop)}" in found[0].fix
@@ -181,7 +181,7 @@ def test_the_doctor_finds_what_is_wrong_with_a_foreign_table(shop: Site) -> None
 def test_the_doctor_finds_discarded_rows_of_a_foreign_table(shop: Site) -> None:
     _run(shop, f"INSERT INTO {shop.tables.discarded} (row_id, reason, detail) VALUES ('7', 'FORBIDDEN', 'why')")
     foreign = ForeignSource(shop.tables, QualifiedName("public", KIND.table(shop)))
-    found = examine_foreign("events", foreign, shop.postgres_url, SourceReporter(shop.kafka(), shop.channel))
+    found = examine_source("events", foreign, shop.postgres_url, SourceReporter(shop.kafka(), shop.channel))
     (wrong,) = [one for one in found if not one.fine]
     assert wrong.problem == "rows are discarded, and are not delivered: 1 FORBIDDEN"
     assert "docs/foreign_tables.md" in wrong.fix
@@ -190,5 +190,5 @@ def test_the_doctor_finds_discarded_rows_of_a_foreign_table(shop: Site) -> None:
 def test_a_database_that_does_not_answer_is_a_finding(shop: Site) -> None:
     foreign = ForeignSource(shop.tables, QualifiedName("public", f"t{uuid.uuid4().hex}"))
     reporter = SourceReporter(shop.kafka(), shop.channel)
-    (found,) = examine_foreign("events", foreign, "postgresql://nobody:secret@127.0.0.1:1/none", reporter)
+    (found,) = examine_source("events", foreign, "postgresql://nobody:secret@127.0.0.1:1/none", reporter)
     assert "cannot be asked: connection failed" in found.problem

@@ -94,7 +94,7 @@ def test_discarded_list_leaves_out_removed_and_limits(place: Site) -> None:
 
 
 def test_a_decision_on_many_is_shown_as_sums(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discarded, "LIMIT", 2)
+    monkeypatch.setattr("outbox.operator.words.MOST_LISTED", 2)
     ids = [_discard(place, DiscardReason.TIMESTAMP) for _ in range(3)]
     words = ("drop", "--all", "--reason", "TIMESTAMP", "--dry-run")
     code, printed = call_command(discarded.app, place, *words)
@@ -111,12 +111,3 @@ def test_discarded_list_of_nothing_names_what_was_not_looked_at(place: Site) -> 
         "not looked at: rows of table mode (no message table is configured (setting tables))\n"
     )
     assert (code, printed) == (Exit.OK, expected)
-
-
-def test_the_topics_of_a_channel_are_shown_whole_on_a_narrow_terminal(place: Site) -> None:
-    topics = call_for_json(channel.app, place, "create")[1]["topics"]
-    assert len(topics) == 5
-    code, printed = call_command(channel.app, place, "create", environ={"COLUMNS": "80"})
-    assert code == Exit.OK
-    assert all(one["topic_id"] in printed for one in topics)
-    assert "…" not in printed

@@ -12,14 +12,14 @@ from outbox import Message
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, PublishFailed
-from outbox.operator.commands import channel, discarded, doctor, pending, resolve, table, trace
+from outbox.operator.commands import channel, discarded, pending, resolve, table, trace
 from outbox.protocol.discard import DiscardReason
 from outbox.transactional_producer import TransactionalProducer
 from stack import Stack
 from tests.support import message_rows
 from tests.support.async_shop import AsyncShop
 from tests.support.bulk import send_halves
-from tests.support.commands import call_command, call_for_json
+from tests.support.commands import call_command
 from tests.support.harness import Service, wait_until
 from tests.support.listeners import COMMIT, UNKNOWN, Scripted
 from tests.support.secured import SecuredSite, named, printed, resource
@@ -32,7 +32,6 @@ QUICK = {
 }
 pytestmark = pytest.mark.long
 LISTENING = "listening"
-DOCTOR = {"OUTBOX_POSTGRES_URL": None}
 
 
 @pytest.fixture
@@ -44,12 +43,6 @@ def site(secured: Stack) -> Iterator[SecuredSite]:
             assert call_command(table.app, made, "create")[0] == Exit.OK
         made.create_topics("orders", "a-changelog")
         yield made
-
-
-def _examine(site: SecuredSite, role: Role, **names: list[str]) -> tuple[int, list[dict[str, str]]]:
-    words = [word for option, values in names.items() for value in values for word in (f"--{option}", value)]
-    code, document = call_for_json(doctor.app, site, "--role", role, *words, environ=DOCTOR)
-    return code, document["findings"]
 
 
 def _names(site: SecuredSite) -> dict[str, list[str]]:
@@ -69,7 +62,6 @@ def _start_services(site: SecuredSite) -> Service:
         relay = site.relay(extra=message_rows.relay_settings(site, **QUICK))
     with site.acting(site.user(Role.CHECKER)):
         site.checker()
-        assert _examine(site, Role.CHECKER)[0] == Exit.OK
     return relay
 
 
@@ -127,7 +119,6 @@ def test_an_operator_decides_what_is_open(site: SecuredSite) -> None:
         words = ("--commit", "--yes", "--min-age-ms", "0", "--reason", "a test")
         code, text = call_command(resolve.app, site, entry.transaction_id, *words)
         assert code == Exit.OK, text
-        assert _examine(site, Role.OPERATOR, **_names(site))[0] == Exit.OK
     with site.acting(_relay_user(site)):
         site.relay(extra=QUICK)
     site.wait_visible(1, "orders")
@@ -151,25 +142,6 @@ def _only_described(site: SecuredSite, rule: Mapping[str, str]) -> Iterator[None
         else:
             with site.besides(describe):
                 yield
-
-
-@pytest.mark.parametrize(
-    "role", [Role.APPLICATION, Role.RELAY, Role.LISTENER, Role.CHECKER, Role.OPERATOR, Role.ADMINISTRATOR]
-)
-def test_the_doctor_names_each_right_that_is_taken_away(site: SecuredSite, role: Role) -> None:
-    given = _given(site, role)
-    name = site.user(role, **given)
-    with site.acting(name):
-        code, findings = _examine(site, role, **given)
-        assert code == Exit.OK
-        assert [one for one in findings if re.search("missing|not checked", one["finding"])] == []
-        for rule in printed(site, name, role, **given):
-            with _only_described(site, rule):
-                code, findings = _examine(site, role, **given)
-            (wrong,) = (one for one in findings if "is missing" in one["finding"])
-            assert wrong["what"] == f"rights: {resource(rule)}"
-            assert wrong["finding"].partition(" is missing")[0] == rule["operation"]
-            assert code == (Exit.OK if rule["without_it"] else Exit.FINDINGS)
 
 
 def test_an_application_names_each_right_that_is_taken_away(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from outbox._kafka.range_reader import Span, cut_spans
-from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, born_ms, conclude, folded, needed
+from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, born_ms, conclude, needed
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
@@ -81,21 +81,6 @@ def test_the_timeline_is_in_the_order_of_time_then_of_what_comes_before_what() -
     late, early = _visible(0), replace(HALVES[0], time_ms=4)
     op, some_time = replace(_op(OpKind.COMMIT), time_ms=4), replace(_visible(1), time_ms=None)
     assert _found(some_time, late, op, early, HALVES[1]).timeline() == [HALVES[1], early, op, late, some_time]
-
-
-def test_many_questions_are_told_in_two_lines() -> None:
-    asked = [TimelineEvent(2, EventKind.CHECK, "c", 0, offset, None, "check 1") for offset in range(5)]
-    told = folded([HALVES[0], *asked, _op(OpKind.COMMIT), *asked[:2]])
-    assert [event.what for event in told] == [
-        EventKind.HALF,
-        EventKind.CHECK,
-        EventKind.CHECK,
-        EventKind.OP,
-        EventKind.CHECK,
-        EventKind.CHECK,
-    ]
-    assert [event.offset for event in told] == [0, 0, 4, 0, 0, 1]
-    assert told[2].detail == "check 1; 3 times in between, too"
 
 
 def test_an_id_tells_its_time_or_that_it_does_not() -> None:

@@ -5,14 +5,12 @@ from dataclasses import replace
 import pytest
 
 from outbox._kafka.range_reader import Span
-from outbox._service.output import PlainConsole
 from outbox.errors import UsageError
-from outbox.operator.commands.pending import show_halves
 from outbox.operator.context import parse_duration
 from outbox.operator.reading.channel_reader import NEAR, unsettled_spans
 from outbox.operator.state.channel_state import ChannelState
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, Half, RecordedDecision, ServiceSum
-from outbox.protocol.check import CheckRequest
+from outbox.operator.words import halves
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
@@ -129,15 +127,6 @@ def test_behind_counts_transactions_of_the_same_ordering_key() -> None:
     assert gathering.behind(gathering.found["a"]) == 0, "what is parked holds nobody"
 
 
-def test_check_requests_tell_how_often_and_when() -> None:
-    gathering = Gathering(100)
-    gathering.add_half(_half(1))
-    for id_, number, at in (("a", 2, 50), ("a", 1, 40), ("b", 9, 60)):
-        request = CheckRequest(id_, "orders", Truth.ROW, TOPIC, 0, Positions.first(1), 1, 1, number)
-        gathering.add_check(request, at)
-    assert (gathering.found["a"].checks, gathering.found["a"].last_asked) == (2, 50)
-
-
 def test_gathering_counts_by_service_and_half_partition() -> None:
     gathering = Gathering(100)
     for half in (_half(4, "a"), _half(3, "b"), _half(1, "c", partition=1), _half(2, "d", service="others")):
@@ -203,13 +192,13 @@ def test_what_is_no_duration(text: str) -> None:
         parse_duration(text)
 
 
-def test_the_largest_services_are_listed_and_the_others_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_largest_services_are_listed_and_the_others_counted() -> None:
     """A team can publish under as many names as it likes."""
     gathering, state = Gathering(100), ChannelState("outbox", 2_000)
     for number in range(40):
         gathering.add_half(_half(number, f"t{number}", service=f"s{number}"))
     gathering.add_half(_half(40, "more", service="s7"))
-    state.take(gathering, 3, {})
+    state.take(gathering, 3)
     assert [(one.service, one.undecided) for one in state.sums] == [("s7", 2), ("s0", 1), ("s1", 1)]
-    show_halves(PlainConsole(), state)
-    assert "and 37 more services and half partitions: --limit" in capsys.readouterr().out
+    first, *_ = halves(state)
+    assert first.details[-1] == "and 37 more services and half partitions: --limit"

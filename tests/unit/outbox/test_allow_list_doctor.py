@@ -1,10 +1,9 @@
 """What the doctor reports of an allow-list, and of a message table."""
 
 import pytest
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox.operator.checks.channel_checks import examine_allow_list
-from outbox.operator.checks.source_checks import is_late, transactional_finding, vacuum_problems
+from outbox.operator.checks.source_checks import is_late, vacuum_problems
 from outbox.operator.state.channel_state import SourceState
 
 DENIED = ("denied topics", True, "unless an entry names them: _*, connect-*, *-changelog, *-repartition")
@@ -58,13 +57,6 @@ FINE = {
 )
 def test_vacuum_settings_may_only_be_earlier(options: dict[str, str], wrong: list[str]) -> None:
     assert sorted(vacuum_problems(options)) == wrong
-
-
-def test_an_acl_without_write_is_a_finding() -> None:
-    fine = transactional_finding("t", "id", [("User:relay", AclOperation.WRITE), ("User:x", AclOperation.DESCRIBE)])
-    assert (fine.fine, "User:relay" in fine.fix, "User:x" in fine.fix) == (True, True, False)
-    assert not transactional_finding("t", "id", [("User:x", AclOperation.DESCRIBE)]).fine
-    assert transactional_finding("t", "id", []).fine
 
 
 def test_rows_are_late_after_five_minutes() -> None:

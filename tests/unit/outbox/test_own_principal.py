@@ -1,8 +1,6 @@
 """The principal of a client as it can know it itself, and what is recorded of an operator."""
 
-import base64
 import datetime as dt
-import json
 import os
 import pwd
 from pathlib import Path
@@ -16,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from outbox._security.own_principal import own_principal, recorded_name
 from outbox.errors import ConfigurationError
-from outbox.operator.settings import SkipSettings
+from outbox.operator.settings import DecisionSettings
 
 NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -38,17 +36,8 @@ def _named(**names: str) -> str:
     return _pem(_certificate(parts))
 
 
-def _token(claims: object) -> str:
-    encoded = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-    return f"e30.{encoded}.c2ln"
-
-
 def _sasl(mechanism: str, **more: Any) -> dict[str, Any]:
     return {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism, **more}
-
-
-def _provided(*answer: object) -> dict[str, Any]:
-    return _sasl("OAUTHBEARER", oauth_cb=lambda _: answer)
 
 
 SSL = {"security.protocol": "ssl"}
@@ -64,10 +53,6 @@ SSL = {"security.protocol": "ssl"}
         (_sasl("SCRAM-SHA-512", **{"sasl.username": "anna"}), "User:anna"),
         ({"security.protocol": "sasl_plaintext", "sasl.mechanisms": "PLAIN", "sasl.username": "anna"}, "User:anna"),
         (_sasl("GSSAPI", **{"sasl.kerberos.principal": "anna"}), "User:anna"),
-        (_provided(_token({"sub": "anna"}), 1.0, "told"), "User:anna"),
-        (_provided("opaque", 1.0, "told"), "User:told"),
-        (_provided(_token(["sub"]), 1.0, "told"), "User:told"),
-        (_provided("a.%.c", 1.0, "told"), "User:told"),
         (_sasl("OAUTHBEARER", **{"sasl.oauthbearer.client.id": "anna"}), "OAuth client:anna"),
     ],
 )
@@ -80,9 +65,7 @@ def _refuse(_: str) -> None:
 
 
 UNKNOWN = [
-    (_sasl("OAUTHBEARER"), "no provider"),
-    (_sasl("OAUTHBEARER", oauth_cb=_refuse), "failed: PermissionError"),
-    (_provided("opaque", 1.0), "no JWT with a subject"),
+    (_sasl("OAUTHBEARER", oauth_cb=_refuse), "it has a token"),
     (_sasl("GSSAPI"), "GSSAPI without a name"),
     ({**SSL, "ssl.keystore.location": "/some.p12"}, "in a keystore"),
     ({**SSL, "ssl.certificate.location": "/none.pem"}, "cannot be read"),
@@ -126,4 +109,4 @@ def test_user_without_a_name_is_recorded_by_number(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["User:anna", "anna (User:ops)", "a\nb", "a" * 101])
 def test_given_name_cannot_look_like_a_principal(name: str) -> None:
     with pytest.raises(ConfigurationError, match="operator"):
-        SkipSettings(operator=name)
+        DecisionSettings(operator=name)

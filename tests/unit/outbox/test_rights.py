@@ -1,14 +1,6 @@
 """The table of rights: its names are the protocol's, and each right is there once, with nothing implied."""
 
-from collections.abc import Mapping
-from concurrent.futures import Future
-from types import SimpleNamespace
-
-import pytest
-from confluent_kafka import KafkaError, KafkaException
-
 from outbox._rules.role_rights import NEEDS, Kind, Operation, Right, Role, Scope, names_missing, rights_of
-from outbox.operator.checks.rights_doctor import RightsDoctor, findings
 from outbox.protocol.names import Channel
 
 CHANNEL = Channel("shop")
@@ -99,64 +91,3 @@ def test_names_that_a_role_needs_are_asked_for() -> None:
     assert names_missing([Role.RELAY], Scope(CHANNEL)) == ["topic"]
     assert names_missing([Role.APPLICATION, Role.LISTENER], Scope(CHANNEL)) == ["topic", "service"]
     assert names_missing([Role.CHECKER, Role.ADMINISTRATOR], Scope(CHANNEL)) == []
-
-
-@pytest.mark.parametrize(
-    ("allowed", "problems", "fine"),
-    [
-        (("READ", "WRITE"), [], ["WRITE, READ"]),
-        (("READ",), ["WRITE is missing"], []),
-        (("WRITE",), [], ["READ is missing: it waits"]),
-        ((), ["WRITE is missing"], ["READ is missing: it waits"]),
-    ],
-)
-def test_the_doctor_names_each_right_that_is_missing(
-    allowed: tuple[str, ...], problems: list[str], fine: list[str]
-) -> None:
-    rights = [
-        Right(Kind.TOPIC, "orders", Operation.WRITE),
-        Right(Kind.TOPIC, "orders", Operation.READ, otherwise="it waits"),
-    ]
-    found = list(findings("rights: topic orders", rights, allowed))
-    assert [one.problem for one in found if one.problem] == problems
-    assert [one.fix for one in found if one.fine] == fine
-
-
-def _refusing_admin(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused: Future[object] = Future()
-    refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
-    admin = SimpleNamespace(describe_topics=lambda *_given, **_options: {"orders": refused})
-    monkeypatch.setattr("outbox.operator.checks.rights_doctor.admin_client", lambda _kafka: admin)
-
-
-@pytest.mark.parametrize(
-    ("needed", "finding"),
-    [
-        (
-            {Operation.DESCRIBE: "", Operation.DESCRIBE_CONFIGS: ""},
-            "DESCRIBE is missing, and without it Kafka does not show whether there is DESCRIBE_CONFIGS",
-        ),
-        ({Operation.DESCRIBE: ""}, "DESCRIBE is missing"),
-        ({Operation.DESCRIBE: "", Operation.READ: "it waits"}, "DESCRIBE is missing"),
-        (
-            {Operation.READ: "", Operation.DESCRIBE_CONFIGS: ""},
-            "READ is missing, and without it Kafka does not show whether there is DESCRIBE_CONFIGS",
-        ),
-        ({Operation.READ: "", Operation.WRITE: ""}, "READ and WRITE are missing"),
-        ({Operation.WRITE: "", Operation.READ: "it waits"}, "WRITE is missing"),
-        ({Operation.CREATE: ""}, "DESCRIBE is missing, and without it Kafka does not show whether there is CREATE"),
-    ],
-)
-def test_doctor_on_hidden_topic_names_what_acl_print_grants(
-    monkeypatch: pytest.MonkeyPatch, needed: Mapping[Operation, str], finding: str
-) -> None:
-    _refusing_admin(monkeypatch)
-    rights = [Right(Kind.TOPIC, "orders", operation, otherwise=without) for operation, without in needed.items()]
-    (found,) = RightsDoctor({}).examine(rights)
-    assert found.problem == finding
-
-
-def test_doctor_on_hidden_topic_spares_what_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    _refusing_admin(monkeypatch)
-    (found,) = RightsDoctor({}).examine([Right(Kind.TOPIC, "orders", Operation.READ, otherwise="it waits")])
-    assert (found.problem, found.fix) == ("", "READ is missing: it waits")

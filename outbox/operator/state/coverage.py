@@ -1,0 +1,97 @@
+"""What a search has found, has read, and has not: without the last, nothing is called absent. Pure."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What was not read: a place, which is topic, partition and offsets or what else was not asked, and why.
+
+    Args:
+        topic: The real topic that it is of; empty: of none.
+        partition: The half partition that it is of; None: of none.
+        is_fault: Whether it cannot be read at all, as opposed to being more than is read.
+    """
+
+    place: str
+    why: str
+    topic: str = field(default="", repr=False)
+    partition: int | None = field(default=None, repr=False)
+    is_fault: bool = field(default=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.why}"
+
+
+class Searched(NamedTuple):
+    """A span that was read: from an offset, to one behind the last, of a partition that ends there for readers."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    to_offset: int
+    end_offset: int
+
+
+@dataclass(kw_only=True)
+class Coverage:
+    """Where a search looked, and where it did not.
+
+    Args:
+        databases: Names of the databases and table sources that answered.
+    """
+
+    databases: list[str] = field(default_factory=list)
+    searched: list[Searched] = field(default_factory=list)
+    unread: list[Gap] = field(default_factory=list)
+
+    def miss(self, place: str, why: str, topic: str = "", *, is_fault: bool = False) -> None:
+        self.unread.append(Gap(place, why, topic, is_fault=is_fault))
+
+    @property
+    def has_fault(self) -> bool:
+        """Whether something could not be read at all."""
+        return any(gap.is_fault for gap in self.unread)
+
+    def covered(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {"databases": self.databases, "searched": self.searched, "not_searched": self.unread}
+
+    def lines(self, since: str) -> Iterator[str]:
+        """Yield it as text; `since` is the time from which on topics were searched."""
+        read = [span for span in self.searched if span.to_offset > span.from_offset]
+        databases = ", ".join(self.databases) or "none"
+        yield f"searched from {since} on; databases: {databases}; {'offsets:' if read else 'no offsets'}"
+        for span in read:
+            yield f"  {span.topic}/{span.partition}: {span.from_offset} to {span.to_offset} of {span.end_offset}"
+        yield from (f"not searched: {gap}" for gap in self.unread)
+
+
+class Standing(enum.StrEnum):
+    """Where a message is on its way."""
+
+    WAITING = "waiting"  # a row in the message table
+    UNSETTLED = "unsettled"  # a half that is undecided, or decided and not delivered yet
+    DISCARDED = "discarded"  # a dead letter, or parked
+    DELIVERED = "delivered"
+
+
+class FoundMessage(NamedTuple):
+    """A message of the key.
+
+    Args:
+        id: The message id, for `outbox trace`; empty: a record that no relay wrote.
+        service: Of its producer; empty: a record of a real topic does not have it.
+        time_ms: When its local transaction began, or the timestamp of its record, ms since 1970.
+    """
+
+    standing: Standing
+    id: str
+    topic: str
+    service: str
+    place: str
+    time_ms: int
+    detail: str = ""

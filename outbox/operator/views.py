@@ -1,0 +1,162 @@
+"""What operators ask, for commands and console alike: what waits, where a key is, and what became of a transaction."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
+from outbox._kafka.channel import verify_channel
+from outbox._kafka.groups import NOT_SEEN
+from outbox._rules.callback_row import Row
+from outbox._settings.declared import NO_TABLES
+from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
+from outbox.operator.context import RECORDS, OperatorContext
+from outbox.operator.reading.channel_reader import ChannelReader
+from outbox.operator.reading.key_search import KeySearch
+from outbox.operator.reading.search import SKEW_MS, TopicSearch, search_databases, search_tables
+from outbox.operator.reading.source_report import report_tables
+from outbox.operator.settings import OperatorSettings
+from outbox.operator.state.channel_state import ChannelState
+from outbox.operator.state.coverage import Gap
+from outbox.operator.state.story import Findings, Story, born_ms
+from outbox.operator.state.unsettled_transactions import Choice, Gathering
+
+LIMIT = 100
+"""Transactions, and sums of them, that are listed for people."""
+
+HALVES = 500_000
+"""Halves that are looked at, over all partitions; each takes about 200 bytes of memory."""
+
+_OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"
+
+Passed = Callable[[int], None]
+"""Is called with the number of records that were read, from time to time."""
+
+
+def overview(
+    settings: OperatorSettings,
+    service: str | None = None,
+    youngest_ms: int = 0,
+    limit: int = LIMIT,
+    *,
+    look: bool = False,
+    tables: bool = True,
+    most: int = RECORDS,
+    passed: Passed = lambda _: None,
+) -> tuple[ChannelState, KafkaUnreachable | None]:
+    """Return what a channel holds that is not delivered, and why Kafka was not asked; None: it was.
+
+    Args:
+        youngest_ms: What is younger is left out.
+        limit: Transactions that are listed.
+        look: Whether the databases of the listed transactions are asked for their rows.
+        tables: Whether the table sources are looked at.
+        most: Records that are read of a partition.
+    """
+    now = time.time_ns() // 1_000_000
+    state = ChannelState(settings.channel, now)
+    try:
+        desk = OperatorContext(settings)
+    except KafkaUnreachable as error:
+        state.tables = report_tables(settings, is_unreachable=True) if tables else []
+        state.members = NOT_SEEN
+        state.not_read = [Gap(f"channel {settings.channel}", str(error))]
+        return state, error
+    gathering = Gathering(-(-HALVES // desk.channel.partitions), Choice(None, service, now - youngest_ms), limit)
+    state.not_read = ChannelReader(desk.kafka, desk.channel, gathering, most, passed).gather()
+    state.members, state.tables = desk.members(), report_tables(settings) if tables else []
+    state.take(gathering, limit)
+    state.refusing = desk.refusing({name for one in state.transactions for name in one.targets})
+    if look:
+        desk.look(state.transactions)
+    return state, None
+
+
+def find(
+    settings: OperatorSettings,
+    key: bytes,
+    topics: Collection[str],
+    service: str | None,
+    start_ms: int,
+    passed: Passed = lambda _: None,
+) -> KeySearch:
+    """Return where the messages of a key are; without Kafka what the tables have.
+
+    Args:
+        topics: Real topics that are searched for what was delivered, each in the partition that the key chooses.
+        start_ms: Real topics are read from here on, ms since 1970.
+    """
+    search = KeySearch(key, topics, service, RECORDS, passed)
+    search.message_tables(settings.tables)
+    if not settings.tables:
+        search.miss("rows of table mode", NO_TABLES)
+    try:
+        kafka, names = settings.client_properties(), settings.channel_names()
+        search.channel_topics(kafka, verify_channel(admin_client(kafka), names, FIRST_ANSWER_SECONDS))
+        search.real_topics(kafka, names.relay_group, start_ms)
+    except ConfigurationError as error:
+        search.miss("Kafka", str(error), is_fault=True)
+    if not topics:
+        search.miss("what was delivered", "without --topic no record of a real topic is looked at")
+    search.found.sort(key=lambda message: message.time_ms)
+    return search
+
+
+def story(
+    settings: OperatorSettings,
+    id_: tuple[str, int | None],
+    start_ms: int | None,
+    topics: Sequence[str] = (),
+    most: int = RECORDS,
+    passed: Passed = lambda _: None,
+) -> tuple[Story, KafkaUnreachable | None]:
+    """Return what became of a transaction, and why Kafka was not asked; None: it was.
+
+    Args:
+        id_: The transaction, and the message that is of interest; None: all.
+        start_ms: Topics are searched from here on, ms since 1970; None: from the time in the id.
+        topics: Real topics that are searched, too: when the halves are gone, nothing else names them.
+        most: Records that are read of a topic at most.
+    """
+    found = Findings(*id_)
+    told = Story(settings.channel, found, _start(found.transaction_id) if start_ms is None else start_ms, NOT_SEEN)
+    desk, silence = None, None
+    try:
+        desk = OperatorContext(settings)
+        told.members = desk.members()
+    except KafkaUnreachable as error:
+        found.miss("Kafka", str(error))
+        silence = error
+    own = _search_databases(settings, found, is_silent=desk is None)
+    if desk is not None:
+        search = TopicSearch(desk.kafka, desk.channel, found, told.since_ms, most, passed)
+        if found.is_of_rows:
+            search.real_topics(topics)
+        else:
+            search.topics(own, topics)
+    if not settings.tables and not found.events:
+        found.miss("rows of table mode", NO_TABLES)
+    if desk is not None and told.needs_services:
+        told.refusing = desk.refusing(found.topics)
+    return told, silence
+
+
+def _search_databases(settings: OperatorSettings, found: Findings, *, is_silent: bool) -> Sequence[Row]:
+    """Note what message tables hold of a transaction; return its callback rows if it may be one of half mode."""
+    databases = settings.all_databases()
+    if not databases and not settings.tables:
+        found.miss("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG")
+    kafka = None if is_silent else settings.client_properties()
+    search_tables(settings.tables, settings.channel_names(), found, kafka)
+    if found.is_of_rows:
+        found.miss("halves", _OF_ROWS)
+        return ()
+    return search_databases(databases, settings.channel, found)
+
+
+def _start(transaction_id: str) -> int:
+    """Return where the search begins, ms since 1970."""
+    born = born_ms(transaction_id)
+    if born is None:
+        raise UsageError(f"{transaction_id} is not a UUIDv7, so it contains no time. Give --since.")
+    # An id of the future comes from a wrong clock: then it may have been made at any time.
+    return max(born - SKEW_MS, 0) if born < time.time() * 1000 + SKEW_MS else 0

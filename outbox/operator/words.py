@@ -1,0 +1,210 @@
+"""What a channel holds, as text: the same entries on a terminal and on the console's pages."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from outbox._service.output import Entry, utc
+from outbox.operator.state.channel_state import ChannelState, Condition, RefusingTopic, SourceState
+from outbox.operator.state.coverage import FoundMessage
+from outbox.operator.state.discarded import DiscardedTransaction
+from outbox.operator.state.story import Story
+from outbox.operator.state.unsettled_transactions import UnsettledTransaction
+from outbox.operator.state.waiting_rows import FIXES, Waits
+from outbox.protocol.op import OpKind
+
+UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""Units of a duration, in ms."""
+
+
+_NEXT = {
+    Condition.SERVED: "next to be delivered",
+    Condition.HALTED: "waits until the source goes on (docs/table_mode.md, 'A source that stops')",
+    Condition.NO_OWNER: "waits for a relay; the log of one that runs has why it does not serve it",
+    Condition.NO_KAFKA: "waits for Kafka",
+    Condition.READ_ONLY: "waits until the database takes writes",
+    Condition.UNREACHABLE: "",
+}
+"""What rows wait for that nothing else keeps."""
+
+
+def halves(state: ChannelState) -> Iterator[Entry]:
+    """Yield the unsettled transactions, and what was not read of them."""
+    if state.sums:
+        lines = [
+            f"{one.service}, half partition {one.half_partition}: {one.undecided} undecided, {one.decided} decided, "
+            f"the oldest {age(state.now_ms - one.oldest_ms)} old"
+            for one in state.sums
+        ]
+        if state.sums_not_listed:
+            lines.append(f"and {state.sums_not_listed:,} more services and half partitions: --limit")
+        yield Entry(f"unsettled transactions in channel {state.channel}:", lines)
+    elif not state.not_read:
+        yield Entry(f"No unsettled transaction was found in channel {state.channel}.")
+    for one in state.transactions:
+        yield Entry(f"{one.id}  {one.service}", (_decision(one, state.now_ms), _place(one)), one.id)
+    yield from refusing(state.refusing)
+    if state.not_listed:
+        yield Entry(f"{state.not_listed} more are not listed: --limit")
+    if state.malformed_halves:
+        yield Entry(f"{state.malformed_halves} halves cannot be parsed: a relay will discard them as MALFORMED")
+    if state.discarded:
+        found = ", ".join(f"{some.transactions} {some.reason}" for some in state.discarded)
+        yield Entry(f"discarded: {found}; see `outbox discarded list`")
+    for left in state.not_read:
+        yield Entry(f"not read: {left.place} ({left.why})")
+
+
+def refusing(topics: Iterable[RefusingTopic]) -> Iterator[Entry]:
+    """Yield what transactions wait for, once they are committed."""
+    for one in topics:
+        yield Entry(f"messages for {one.topic} wait: {one.reason}: {one.detail}", (FIXES[one.reason],))
+
+
+def _place(one: UnsettledTransaction) -> str:
+    """Return where its messages are, and where they shall go."""
+    where = "in the discard topic" if one.parked else f"half partition {one.partition}, offset {one.first_offset}"
+    return f"{where}, {counted(len(one.offsets), 'message')} for {', '.join(sorted(one.targets)) or 'unknown topics'}"
+
+
+def _decision(one: UnsettledTransaction, now_ms: int) -> str:
+    """Return age, decision, checks, and the row if it was looked up."""
+    decision = f"{one.decision.kind.name} by {one.decision.source}, not settled" if one.decision else "undecided"
+    checks = f", checks: {one.checks}" if one.checks else ""
+    holder = f", pid {one.seen.holder_pid}" if one.seen.holder_pid else ""
+    row = f", row: {one.seen.row}{holder}" if one.seen.row else ""
+    behind = f", {one.behind} behind it" if one.behind else ""
+    old = age(max(now_ms - one.first_append_time, 0))
+    return f"{old} old, {'disputed' if one.disputed else decision}{checks}{row}{behind}"
+
+
+def sources(state: ChannelState) -> Iterator[Entry]:
+    """Yield an entry for each table source."""
+    for one in state.tables:
+        where = f" from {one.owner_address}" if one.owner_address else ""
+        by = f" by database session {one.owner_pid}{where}" if one.owner_pid else ""
+        head = f"channel {state.channel}, table source {one.source}: {one.condition}{by}"
+        yield Entry(head, list(_details(one)))
+
+
+def _details(one: SourceState) -> Iterator[str]:
+    yield one.why or ""
+    if one.condition is not Condition.UNREACHABLE:
+        yield f"{one.table}: {_rows(one)}; {_progress(one)}"
+    for some in one.waiting:
+        why = f"{some.reason}: {some.detail}" if some.reason is not Waits.NEXT else _NEXT[one.condition]
+        yield f"{some.rows} for {some.topic}, {age(some.age_ms)}: {why}"
+    if one.discarded:
+        counts = ", ".join(f"{some.rows} {some.reason}" for some in one.discarded)
+        yield f"discarded: {counts}; see {'docs/foreign_tables.md' if one.foreign else '`outbox discarded list`'}"
+    for problem in one.not_read:
+        yield f"not read: {problem}"
+
+
+def _rows(one: SourceState) -> str:
+    if one.foreign:
+        return "a foreign table, whose rows are not counted"
+    oldest = "" if one.age_ms is None else f", the oldest {age(one.age_ms)} old"
+    return f"{counted(one.rows or 0, 'row')}{' or more' if one.more_rows else ''}{oldest}"
+
+
+def _progress(one: SourceState) -> str:
+    if one.batch is None:
+        return "it was never served"
+    none = "no progress of Kafka" if one.kafka_read else "Kafka's batch is not known"
+    kafka = none if one.kafka_batch is None else f"Kafka has batch {one.kafka_batch}"
+    batch = f"batch {one.batch}, delivered {one.delivered}, {kafka}"
+    return f"{batch}; {one.in_delivery} rows in delivery" if one.in_delivery else batch
+
+
+def story(told: Story) -> Iterator[Entry]:
+    """Yield the events of a transaction in the order of time, what follows from them, and what was searched."""
+    found = told.found
+    message = "" if found.position is None else f", message {found.position}"
+    yield Entry(f"channel {told.channel}: transaction {found.transaction_id}{message}")
+    for event in found.timeline():
+        where = event.place if event.offset is None else f"{event.place}/{event.partition} at {event.offset}"
+        of = "" if event.position is None else f"message {event.position}, "
+        when = "at a time that is not known" if event.time_ms is None else utc(event.time_ms, "milliseconds")
+        yield Entry(f"{when}  {event.what}", (f"{of}{where}", event.detail))
+    yield Entry(f"{told.conclusion.state}: {told.conclusion.sentence}")
+    if told.needs_services:
+        yield from refusing(told.refusing)
+    yield from map(Entry, found.lines(utc(told.since_ms)))
+
+
+def messages(key: str, found: Sequence[FoundMessage]) -> Iterator[Entry]:
+    """Yield where the messages of a key are."""
+    yield Entry(f"{counted(len(found), 'message')} with key {key}")
+    for one in found:
+        of = f", service {one.service}" if one.service else ""
+        head = f"{one.standing.upper()}  {utc(one.time_ms, 'milliseconds')}  for {one.topic}{of}"
+        trace = f"outbox trace {one.id}" if one.id else "no relay wrote it: it has no message id"
+        yield Entry(head, (one.place, one.detail, trace), one.id)
+
+
+def discarded(entry: DiscardedTransaction, kind: OpKind | None = None) -> Entry:
+    """Return a discarded transaction, in lines of at most 80 columns for ordinary names.
+
+    Args:
+        kind: What shall be decided on it; None: nothing.
+    """
+    where = f"first appended {utc(entry.appended_ms)}"
+    if entry.discarded_ms is not None:
+        where = f"of table source {entry.source}, discarded {utc(entry.discarded_ms)}"
+    refusal = entry.why_not(kind) if kind else ""
+    details = (
+        f"{counted(entry.messages, 'message')}, {where}",
+        f"NOT THIS ONE: {refusal}" if refusal else entry.detail,
+    )
+    return Entry(f"{entry.transaction}  {entry.service}  {entry.reason}", details, entry.transaction)
+
+
+MOST_LISTED = 100
+"""Dead letters that are shown one by one; more, of which a decision is made, are sums by service and reason."""
+
+
+def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKind | None = None) -> Iterator[Entry]:
+    """Yield a title and the discarded transactions; nothing if there are none.
+
+    Args:
+        kind: What shall be decided on them; None: nothing.
+    """
+    if entries:
+        yield Entry(title)
+    if kind and len(entries) > MOST_LISTED:
+        sums = Counter((entry.service, entry.reason, entry.why_not(kind)) for entry in entries)
+        for (service, reason, refusal), count in sums.most_common():
+            yield Entry(f"{count} of {service}  {reason}", [refusal and f"NOT THESE: {refusal}"])
+        return
+    for entry in entries:
+        yield discarded(entry, kind)
+
+
+def decisions(document: dict[str, Any]) -> Iterator[Entry]:
+    """Yield what is decided on one transaction, or on many: the same as in JSON."""
+    if "transaction" in document:
+        known = {name: value for name, value in document.items() if value is not None}
+        known |= {name: utc(value) for name, value in known.items() if name.endswith("_ms")}
+        head, *fields = (f"{name.removesuffix('_ms').replace('_', ' ')}: {value}" for name, value in known.items())
+        yield Entry(head, fields, document["transaction"])
+        return
+    counts = f"{document['found']} undecided, {document['possible']} can be rolled back, {document['decided']} were"
+    yield Entry(f"channel {document['channel']}, service {document['service']}: {counts}")
+    for refused in document["refused"]:
+        yield Entry(f"{refused['transactions']} refused: {refused['standing']}", [refused["why"]])
+    yield from (Entry(f"not read: {left.place} ({left.why}); run it again") for left in document["not_read"])
+
+
+NO_KEY = "A transaction that was rolled back leaves no key."
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def age(ms: int) -> str:
+    for name in ("d", "h", "m"):
+        if ms >= 2 * UNITS[name]:
+            return f"{ms // UNITS[name]}{name}"
+    return f"{ms // 1_000}s"

@@ -25,7 +25,7 @@ LONGEST_TEST_NAME = 80
 ROLES = {"cli", "settings", "service", "metrics", "job", "options", "errors", "self_check"}
 """File names that stand for one role, which several parts have."""
 
-COMMANDS = {"acl", "channel", "discarded", "doctor", "inbox", "skip", "table"}
+COMMANDS = {"acl", "channel", "console", "discarded", "doctor", "inbox", "skip", "table"}
 """A command in `outbox/operator/commands` has the name of what it works on."""
 
 DOUBLES = {"outbox", "participant"}

@@ -1,0 +1,55 @@
+"""`outbox console`: pages in a browser that show what the commands show."""
+
+import getpass
+import signal
+from typing import Annotated, Any
+
+import structlog
+import typer
+
+from outbox._cli.setting_options import setting_options
+from outbox._service.logs import configure_logs
+from outbox.errors import ConfigurationError, UsageError
+from outbox.operator.context import ONE_COMMAND
+from outbox.operator.settings import OperatorSettings, ResolveSettings
+
+app = typer.Typer(help="Show what waits, where a key is and why, in a browser.", **ONE_COMMAND)
+
+log = structlog.get_logger()
+
+
+@app.callback(invoke_without_command=True)
+@setting_options(OperatorSettings)
+def console(
+    given: dict[str, Any],
+    listen: Annotated[str, typer.Option(help="Address and port to listen on.")] = "127.0.0.1:8090",
+    operator_config: Annotated[
+        str, typer.Option(help="TOML file with the settings of an operator, who may decide. Default: only look.")
+    ] = "",
+    proxy: Annotated[
+        str, typer.Option(help="Address of the proxy whose header X-Forwarded-User names the user. Default: a login.")
+    ] = "",
+) -> None:
+    """Serve the pages until SIGTERM. It asks Kafka and the databases with the rights of a viewer, and no relay."""
+    try:
+        import uvicorn  # noqa: PLC0415 - of the extra `console`
+
+        from outbox.operator.console.access import Access  # noqa: PLC0415
+        from outbox.operator.console.app import WebConsole  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(f"{error}. Install kafka-transactional-outbox[console].") from error
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"--listen {listen!r} is no address and port. Write them as 127.0.0.1:8090.")
+    configure_logs()
+    settings, operator = OperatorSettings(**given), None
+    if operator_config:
+        operator = ResolveSettings({"OUTBOX_CONFIG": operator_config}, channel=settings.channel)
+    access = Access(proxy, getpass.getuser())
+    login = "" if proxy else f"login?key={access.key}"
+    typer.echo(f"http://{listen}/{login}")
+    log.info("Console serves", channel=settings.channel, can_decide=operator is not None, proxy=proxy or None)
+    served = WebConsole(settings, operator, access).app()
+    signal.signal(signal.SIGTERM, lambda *_: None)  # after its end the server raises the signal once more
+    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+    uvicorn.run(served, host=host, port=int(port), proxy_headers=False, **quiet)

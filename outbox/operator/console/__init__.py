@@ -1,0 +1,1 @@
+"""`outbox console`: pages that show what the commands show, for a browser."""

@@ -1,0 +1,167 @@
+"""What the pages of the console show: the views of the commands, in their words, and ways on from there."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from outbox._service.output import Entry, utc
+from outbox.errors import OutboxError, UsageError
+from outbox.operator import views, words
+from outbox.operator.checks.source_checks import examine_state
+from outbox.operator.console.actions import Verb
+from outbox.operator.context import missing_services, parse_id, parse_since
+from outbox.operator.deciding.discarded_places import Discards
+from outbox.operator.reading.database_view import DatabaseView
+from outbox.operator.reading.source_report import report_tables
+from outbox.operator.settings import OperatorSettings
+from outbox.operator.state.channel_state import ChannelState
+from outbox.operator.state.story import Status
+
+
+class Item(NamedTuple):
+    """An entry, and where one goes from there: texts and addresses."""
+
+    entry: Entry
+    links: Sequence[tuple[str, str]] = ()
+
+
+class Section(NamedTuple):
+    """A part of a page.
+
+    Args:
+        asks: Which servers it asks, for the sentence that they did not answer.
+        items: Asks them, and blocks.
+    """
+
+    title: str
+    asks: str
+    items: Callable[[], Iterable[Item]]
+
+
+@dataclass
+class Page:
+    """A page, whose sections are not asked for yet.
+
+    Args:
+        command: What shows the same on a terminal.
+        search: What the search form has.
+    """
+
+    title: str
+    command: str = ""
+    sections: Sequence[Section] = ()
+    search: Mapping[str, str] = field(default_factory=lambda: {"since": "24h"})
+
+
+_VERBS = {
+    Status.DISCARDED: (Verb.DELIVER, Verb.DROP),
+    **dict.fromkeys((Status.UNDECIDED, Status.PARKED, Status.CONTRADICTION), (Verb.COMMIT, Verb.ROLLBACK)),
+}
+"""What may be decided on a transaction of some state."""
+
+
+class Pages:
+    """The pages of one channel, with a viewer's settings."""
+
+    def __init__(self, settings: OperatorSettings, *, can_act: bool) -> None:
+        self._settings = settings
+        self._can_act = can_act
+
+    def _command(self, *words_: str) -> str:
+        return shlex.join(["outbox", *words_, "--channel", self._settings.channel])
+
+    def overview(self) -> Page:
+        """Return the first screen: what waits, the dead letters, and the servers."""
+        sections = [
+            Section("Table sources", "the databases of the table sources", self._sources),
+            Section("Half mode", "Kafka", self._halves),
+            Section("Dead letters", "Kafka and the databases", self._dead_letters),
+            Section("Databases of half mode", "these databases", self._databases),
+        ]
+        return Page("What waits", self._command("pending"), sections)
+
+    def _sources(self) -> Iterable[Item]:
+        tables = report_tables(self._settings)
+        entries = words.sources(ChannelState(self._settings.channel, 0, tables=tables))
+        for one, entry in zip(tables, entries, strict=True):
+            steps = [f"next step: {found.fix}" for found in examine_state(one) if not found.fine]
+            yield Item(entry._replace(details=[*entry.details, *dict.fromkeys(steps)]))
+        if not tables:
+            yield Item(Entry("none is configured (setting tables)"))
+
+    def _halves(self) -> Iterable[Item]:
+        state, silence = views.overview(self._settings, tables=False)
+        if silence is not None:
+            raise silence
+        yield from map(Item, words.halves(state))
+        yield from map(Item, self._services(state))
+
+    def _services(self, state: ChannelState) -> Iterable[Entry]:
+        """Yield whether relays and checkers run."""
+        yield from map(Entry, missing_services(self._settings.channel_names(), state.members, halves=bool(state.sums)))
+        for service, count in state.members.items():
+            if count != 0:
+                yield Entry(f"{service}: {'its group cannot be seen' if count is None else f'{count} in its group'}")
+
+    def _dead_letters(self) -> Iterable[Item]:
+        places = Discards(self._settings)
+        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for one in places.read():
+            groups[one.service, one.reason].append(one.detail)
+        for (service, reason), details in sorted(groups.items(), key=lambda group: -len(group[1])):
+            links = self._previews((Verb.DELIVER, Verb.DROP), service=service, reason=reason)
+            yield Item(Entry(f"{len(details)} of {service}  {reason}", [f"the first: {details[0]}"]), links)
+        if not groups:
+            yield Item(Entry("none was found"))
+        yield from (Item(Entry(f"not read: {place}")) for place in places.unread())
+
+    def _databases(self) -> Iterable[Item]:
+        for name, database in self._settings.all_databases().items():
+            try:
+                DatabaseView(name, database, self._settings.channel).look([])
+                yield Item(Entry(f"database {name} answers"))
+            except OutboxError as error:
+                yield Item(Entry(str(error)))
+
+    def _previews(self, verbs: Iterable[Verb], **target: str) -> list[tuple[str, str]]:
+        """Return links to previews of decisions; none without an operator's settings."""
+        addresses = ((verb, f"/preview?{urlencode({'verb': verb, **target})}") for verb in verbs if self._can_act)
+        return [(f"preview: {verb}", address) for verb, address in addresses]
+
+    def find(self, key: str, topic: str, service: str, since: str) -> Page:
+        """Return where the messages of a key are."""
+        search = {"key": key, "topic": topic, "service": service, "since": since or "24h"}
+        if not key:
+            raise UsageError("A search needs a key.")
+        start = parse_since(search["since"])
+
+        def items() -> Iterable[Item]:
+            found = views.find(self._settings, key.encode(), [topic] if topic else [], service or None, start)
+            yield from map(Item, words.messages(key, found.found))
+            yield from (Item(Entry(line)) for line in (*found.lines(utc(start)), words.NO_KEY))
+
+        given = [word for name, value in search.items() if value for word in (f"--{name}", value)]
+        sections = [Section("Messages", "Kafka and the databases", items)]
+        return Page(f"Key {key}", self._command("find", *given), sections, search)
+
+    def story(self, id_: str, topic: str) -> Page:
+        """Return what became of a transaction, with the decisions that it may need."""
+        parsed, given = parse_id(id_), ["--topic", topic] if topic else []
+
+        def items() -> Iterable[Item]:
+            told, _ = views.story(self._settings, parsed, None, given[1:])
+            state = told.conclusion.state
+            is_decided = told.found.is_of_rows and state is not Status.DISCARDED
+            links = self._previews(() if is_decided else _VERBS.get(state, ()), id=parsed[0])
+            yield Item(Entry(f"{state}: {told.conclusion.sentence}"), links)
+            yield from map(Item, words.story(told))
+            missing = missing_services(self._settings.channel_names(), told.members, halves=True)
+            yield from (Item(Entry(one)) for one in missing if told.needs_services)
+
+        sections = [Section("Story", "Kafka and the databases", items)]
+        return Page(f"Transaction {parsed[0]}", self._command("trace", id_, *given), sections)

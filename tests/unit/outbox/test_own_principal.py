@@ -1,6 +1,8 @@
 """The principal of a client as it can know it itself, and what is recorded of an operator."""
 
+import base64
 import datetime as dt
+import json
 import os
 import pwd
 from pathlib import Path
@@ -36,8 +38,17 @@ def _named(**names: str) -> str:
     return _pem(_certificate(parts))
 
 
+def _token(claims: object) -> str:
+    encoded = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{encoded}.c2ln"
+
+
 def _sasl(mechanism: str, **more: Any) -> dict[str, Any]:
     return {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism, **more}
+
+
+def _provided(*answer: object) -> dict[str, Any]:
+    return _sasl("OAUTHBEARER", oauth_cb=lambda _: answer)
 
 
 SSL = {"security.protocol": "ssl"}
@@ -53,6 +64,10 @@ SSL = {"security.protocol": "ssl"}
         (_sasl("SCRAM-SHA-512", **{"sasl.username": "anna"}), "User:anna"),
         ({"security.protocol": "sasl_plaintext", "sasl.mechanisms": "PLAIN", "sasl.username": "anna"}, "User:anna"),
         (_sasl("GSSAPI", **{"sasl.kerberos.principal": "anna"}), "User:anna"),
+        (_provided(_token({"sub": "anna"}), 1.0, "told"), "User:anna"),
+        (_provided("opaque", 1.0, "told"), "User:told"),
+        (_provided(_token(["sub"]), 1.0, "told"), "User:told"),
+        (_provided("a.%.c", 1.0, "told"), "User:told"),
         (_sasl("OAUTHBEARER", **{"sasl.oauthbearer.client.id": "anna"}), "OAuth client:anna"),
     ],
 )
@@ -65,7 +80,9 @@ def _refuse(_: str) -> None:
 
 
 UNKNOWN = [
-    (_sasl("OAUTHBEARER", oauth_cb=_refuse), "it has a token"),
+    (_sasl("OAUTHBEARER"), "no provider"),
+    (_sasl("OAUTHBEARER", oauth_cb=_refuse), "failed: PermissionError"),
+    (_provided("opaque", 1.0), "no JWT with a subject"),
     (_sasl("GSSAPI"), "GSSAPI without a name"),
     ({**SSL, "ssl.keystore.location": "/some.p12"}, "in a keystore"),
     ({**SSL, "ssl.certificate.location": "/none.pem"}, "cannot be read"),

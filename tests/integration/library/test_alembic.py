@@ -106,7 +106,8 @@ def migrations(site: Site, tmp_path: Path) -> Migrations:
 
 
 TABLES = [
-    f"our_{name}" for name in ("delivered", "discarded", "fence", "inbox", "message", "meta", "source", "transaction")
+    f"our_{name}"
+    for name in ("delivered", "discarded", "fence", "inbox", "message", "meta", "scheduled", "source", "transaction")
 ]
 
 

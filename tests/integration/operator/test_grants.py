@@ -238,7 +238,7 @@ INBOX = {"SELECT FROM {inbox}", REMEMBER, FORGET, "UPDATE {inbox} SET received_a
 
 def test_a_consumer_remembers_and_the_clean_up_forgets(roles: Roles) -> None:
     consumer, purger = roles.name("consumer"), roles.name("purger")
-    made = roles.command("inbox", "create", "--consumer-role", consumer, "--purger-role", purger)
+    made = roles.command("table", "create", "--inbox", "--consumer-role", consumer, "--purger-role", purger)
     assert made.returncode == 0, made.stderr
     for role, may in (("consumer", {REMEMBER}), ("purger", {FORGET}), ("nobody", set[str]())):
         reads = {"SELECT FROM {inbox}"} if may else set[str]()

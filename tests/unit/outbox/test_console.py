@@ -1,5 +1,6 @@
 """The console's pages: who sees them, what they show of what answers, and what they may decide."""
 
+import sys
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
 from outbox._service.output import Entry
 from outbox.errors import KafkaUnreachable
 from outbox.operator import views
+from outbox.operator.commands.console import app as command
 from outbox.operator.console import app, pages
 from outbox.operator.console.access import COOKIE, Access
 from outbox.operator.console.actions import Plan, Verb
@@ -118,11 +121,20 @@ def test_who_does_not_answer_is_named_beside_the_others(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("path", "why"), [("/find", "needs a key"), ("/story?id=x", "not a valid"), ("/find?key=a&since=b", "not a valid")]
+    ("path", "why"),
+    [
+        *(("/find", "needs a key"), ("/story?id=x", "not a valid"), ("/find?key=a&since=b", "not a valid")),
+        *(("/preview?verb=eat", "Choose one of"), ("/preview?verb=drop", "Name one transaction")),
+    ],
 )
 def test_what_is_no_question_is_one_sentence(path: str, why: str) -> None:
-    answer = client().get(path)
+    answer = client(operator=True).get(path)
     assert (answer.status_code, why in answer.text) == (400, True)
+
+
+def test_without_its_extra_the_command_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "Install kafka-transactional-outbox[console]" in CliRunner().invoke(command).output
 
 
 @pytest.fixture

@@ -97,9 +97,13 @@ class ConsumerLoop:
 
     def _take_one(self, consumer: Consumer) -> None:
         message = self._early.popleft() if self._early else self._polled(consumer, _POLL_SECONDS)
-        if message is not None and self._is_done(consumer, message):
+        if message is None:
+            return
+        if self._is_done(consumer, message):
             with suppress(KafkaException):  # its partition was lost: the message comes again, and is not new
                 consumer.store_offsets(message)
+        else:  # those behind it come again, too; to store the offset of one of them first would pass this one by
+            self._early = deque(one for one in self._early if _partition(one) != _partition(message))
 
     def _polled(self, consumer: Consumer, seconds: float) -> Message | None:
         message = consumer.poll(seconds)
@@ -152,3 +156,7 @@ class ConsumerLoop:
         finally:
             consumer.resume(consumer.assignment())
         return True
+
+
+def _partition(message: Message) -> tuple[str | None, int | None]:
+    return message.topic(), message.partition()

@@ -18,6 +18,7 @@ from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
 _OURS = "#4c78a8"
 _BASELINE = "#bab0ac"
 _TARGET = "#e45756"
+_KINDS = (_OURS, "#f2cf5b", _BASELINE)
 _LABEL_CHARACTERS = 64
 """A longer line beside a chart would leave it no room."""
 
@@ -44,6 +45,26 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel("times the baseline: dot = median,\nline = min to max over the rounds, red = target")
+    _save(axes, picture, path)
+
+
+def draw_costs(costs: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """Draw what a row costs, a bar for each way to deliver it and a part of it for each kind of process.
+
+    Args:
+        costs: Microseconds by kind of process, by way.
+    """
+    picture, axes = plt.subplots(figsize=(8, 0.9 + 0.5 * len(costs)), layout="constrained")
+    left = [0.0] * len(costs)
+    kinds = list(dict.fromkeys(kind for parts in costs.values() for kind in parts))
+    for kind, color in zip(kinds, _KINDS, strict=False):
+        widths = [parts.get(kind, 0.0) for parts in costs.values()]
+        axes.barh(range(len(costs)), widths, left=left, color=color, label=kind)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.set_yticks(range(len(costs)), map(_wrapped, costs))
+    axes.invert_yaxis()
+    axes.set_xlabel("µs of CPU for a row")
+    axes.legend(frameon=False)
     _save(axes, picture, path)
 
 

@@ -14,7 +14,7 @@ import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.application import STATEMENTS_AFTER
-from benchmarks.charts import draw_growth, draw_ratios
+from benchmarks.charts import draw_costs, draw_growth, draw_ratios
 from benchmarks.peers.debezium_settings import DEFAULT_POLL_MS, POLL_MS, TUNED
 from benchmarks.results_file import FOLDER, LATEST, read_results
 from benchmarks.steady import RATE
@@ -22,7 +22,7 @@ from benchmarks.whole.merge import results_of_sections
 from benchmarks.whole.plan import DEMANDED, MODES
 from checker.upkeep import walk
 
-SECTIONS = ("library", MODES, "memory", "relay", "checker", "spark", "peers")
+SECTIONS = (MODES, "library", "memory", "relay", "checker", "spark", "peers")
 """Names of results files, in the order of the document; what was not measured yet has none."""
 
 
@@ -38,9 +38,11 @@ def section(name: str, results: Mapping[str, Any], charts: Path) -> str:
         draw_growth(results["series"]["memory"], charts / "memory.svg")
     else:
         draw_ratios(results["figures"], charts / f"{name}.svg")
+    if costs := costs_of(results["figures"]):
+        draw_costs(costs, charts / "costs.svg")
     is_alone = "command" in results
     shown = [figure for figure in results["figures"] if is_alone or not _LATENCY.fullmatch(figure["name"])]
-    return _rendered(name, name=name, results=results, shown=shown, charts=charts.name, is_alone=is_alone)
+    return _rendered(name, name=name, results=results, shown=shown, charts=charts.name, is_alone=is_alone, costs=costs)
 
 
 def overview(whole: Mapping[str, Any]) -> str:
@@ -66,6 +68,22 @@ def alone_section(alone: Mapping[str, Mapping[str, Any]], shown: Mapping[str, Ma
             parts.append((results, figures))
         known |= {figure["name"]: results["date"] for figure in figures}
     return _rendered("alone", parts=parts) if parts else ""
+
+
+_COST = re.compile(r"table_drain_cpu_(relay|postgres|broker)_vs_(\w+?)(_1_each)?")
+_LINES = {True: "1 row in a transaction", False: "10 rows in a transaction"}
+
+
+def costs_of(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the CPU for a row that drains, by kind of process, of table mode and each peer that was measured."""
+    found: dict[str, dict[str, float]] = {}
+    for figure in figures:
+        if (match := _COST.fullmatch(figure["name"])) and figure["ours"] is not None:
+            line = _LINES[match[3] is not None]
+            found.setdefault(f"table mode, {line}", {}).setdefault(match[1], figure["ours"])
+            if figure["baseline_value"] is not None:
+                found.setdefault(f"{figure['baseline']}, {line}", {})[match[1]] = figure["baseline_value"]
+    return found
 
 
 _LATENCY = re.compile(rf"(at_least_once_|table_|)commit_to_visible_p(\d+)_ms_{RATE}(_vs_\w+)?")

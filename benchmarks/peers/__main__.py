@@ -102,9 +102,7 @@ MEASURES: Mapping[Part, Measure] = {
     Part.SHARE: lambda _, site, application, size: measure_shares(
         site, application, size.rounds, size.loads(), size.without
     ),
-    Part.COST: lambda stack, site, application, size: measure_cost(
-        stack, site, application, size.rounds, size.count * 8
-    ),
+    Part.COST: lambda _, site, application, size: measure_cost(site, application, size.rounds, size.count * 8),
 }
 
 

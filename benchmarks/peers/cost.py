@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, LiteralString, NamedTuple, Self
 
 import psycopg
 
 from benchmarks.application import Application, Tell
 from benchmarks.checker.purge import EVERYTHING, connect_as_checker
+from benchmarks.cpu import POSTGRES, cpu_us
 from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
 from benchmarks.library.throughput import relays
 from checker.upkeep.walk import OPTIONS, Purged, Walk
 from outbox._postgres.callback_table import CallbackTable
-from stack import Stack
 from tests.support.harness import Site, wait_until
 from tests.support.settling import settled_to
 
 _THREADS = 8
-_MICROSECONDS = 1e6
-_CPU_FIELDS = slice(11, 13)  # of /proc/…/stat, after the name: user and system time, then those of waited children
-_CPU_FIELDS_WITH_CHILDREN = slice(11, 15)
 
 _ROWS = "SELECT n_tup_ins + n_tup_upd, n_tup_upd + n_tup_del FROM pg_stat_user_tables WHERE relname = %s"
 _SETTLED: LiteralString = (
@@ -50,7 +44,7 @@ class Cost(NamedTuple):
         return Cost(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 
-def measure_cost(stack: Stack, site: Site, application: Application, rounds: int, count: int) -> list[Figure]:
+def measure_cost(site: Site, application: Application, rounds: int, count: int) -> list[Figure]:
     """Measure what the message adds: the costs of a run without messaging are taken off in each round.
 
     Every run ends when all messages are delivered, their rows deleted and the table vacuumed.
@@ -66,10 +60,10 @@ def measure_cost(stack: Stack, site: Site, application: Application, rounds: int
             _purge(site)
 
         runs = {
-            "none": partial(_cost, stack, site, application, application.no_messaging, None, lambda: None, count),
-            "publish": partial(_cost, stack, site, application, application.publish, table, purged, count),
+            "none": partial(_cost, site, application, application.no_messaging, None, lambda: None, count),
+            "publish": partial(_cost, site, application, application.publish, table, purged, count),
             "insert": partial(
-                _cost, stack, site, application, application.insert, "ordinary_outbox", running.caught_up, count
+                _cost, site, application, application.insert, "ordinary_outbox", running.caught_up, count
             ),
         }
         running.caught_up()
@@ -100,7 +94,6 @@ _MEASURES: list[tuple[str, str, str, Callable[[Cost], float]]] = [
 
 
 def _cost(
-    stack: Stack,
     site: Site,
     application: Application,
     tell: Tell,
@@ -110,20 +103,20 @@ def _cost(
 ) -> Cost:
     with site.connect() as connection:
         connection.execute("CHECKPOINT")  # so that every run writes whole pages at their first change
-        rows, spent = _rows(connection, table), _spent(stack, connection)
+        rows, spent = _rows(connection, table), _spent(connection)
         transactions = len(application.rate(tell, _THREADS, count // _THREADS).seconds)
         finish()
         if table is not None:
             connection.execute(f"VACUUM {table}".encode())
-        wal_bytes, cpu_us = (now - then for now, then in zip(_spent(stack, connection), spent, strict=True))
+        wal_bytes, cpu_us = (now - then for now, then in zip(_spent(connection), spent, strict=True))
         written, dead = _more_rows(connection, table, rows, transactions)
         return Cost(*(each / transactions for each in (wal_bytes, written, dead, cpu_us)))
 
 
-def _spent(stack: Stack, connection: psycopg.Connection[Any]) -> tuple[float, float]:
+def _spent(connection: psycopg.Connection[Any]) -> tuple[float, float]:
     """Bytes of the log, and µs of CPU."""
     ((wal,),) = connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchall()
-    return float(wal), _cpu_us(stack)
+    return float(wal), cpu_us()[POSTGRES]
 
 
 def _more_rows(
@@ -145,20 +138,6 @@ def _more_rows(
 def _rows(connection: psycopg.Connection[Any], table: str | None) -> tuple[int, int]:
     found = connection.execute(_ROWS, (table,)).fetchall()
     return (int(found[0][0]), int(found[0][1])) if found else (0, 0)
-
-
-def _cpu_us(stack: Stack) -> float:
-    """Of the server's first process, of its children, and of those that it has waited for."""
-    pid = int((stack.data_dir / "postgres" / "data" / "postmaster.pid").read_text().split()[0])
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    ticks = _ticks(pid, _CPU_FIELDS_WITH_CHILDREN) + sum(_ticks(int(child), _CPU_FIELDS) for child in children)
-    return ticks / os.sysconf("SC_CLK_TCK") * _MICROSECONDS
-
-
-def _ticks(pid: int, fields: slice) -> int:
-    with suppress(OSError):  # it has ended, and counts among the waited ones next time
-        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[fields]))
-    return 0
 
 
 def _purge(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -20,7 +21,9 @@ from benchmarks.peers.debezium_settings import TUNED
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
 from benchmarks.place import AS_DELIVERED
 from benchmarks.reading import Arrival, Reading, first_new, first_times, start_reader
+from benchmarks.relay.table_drain import fill_rows
 from outbox import Message
+from outbox._postgres.message_table import MessageTable
 from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site
@@ -39,6 +42,7 @@ _LANDS_SECONDS = 0.1
 _NS = 1e9
 _BODY = b"x" * SMALL
 _NONE = Target("ours", "at most", 0)
+_SOON = Target("ours", "at most", 3)
 
 
 class Death(NamedTuple):
@@ -63,7 +67,7 @@ def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int, without
     """
     with ExitStack() as running:
         found = compete(
-            {"relay": partial(_relay, stack, messages)},
+            {"relay": partial(_relay, stack, messages), "table": partial(_table, stack, messages)},
             {
                 "debezium_tuned": partial(_debezium, stack, messages),
                 "rocketmq": partial(_rocketmq, site, messages),
@@ -73,23 +77,23 @@ def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int, without
         )
     title = f"kill -9 in the middle of {messages:,} messages"
 
-    def figures(name: str, peer: str) -> list[Figure]:
-        beside = ("relay", peer)
+    def figures(name: str, ours: str, peer: str) -> list[Figure]:
+        beside, prefix, words = (ours, peer), "table_" * (ours == "table"), ", table mode" * (ours == "table")
+
+        def figure(what: str, says: str, unit: str, value: Callable[[Death], float], target: Target) -> Figure:
+            return found.figure(f"{prefix}kill_{what}_{name}", f"{title}{words}: {says}", unit, beside, value, target)
+
         return [
-            found.figure(f"kill_lost_{name}", f"{title}: lost", "messages", beside, lambda run: run.lost, _NONE),
-            found.figure(
-                f"kill_doubled_{name}", f"{title}: duplicated", "messages", beside, lambda run: run.doubled, _NONE
-            ),
-            found.figure(
-                f"kill_seconds_to_go_on_{name}",
-                f"{title}: until it goes on",
-                "s",
-                beside,
-                lambda run: run.seconds_to_go_on,
-            ),
+            figure("lost", "lost", "messages", lambda run: run.lost, _NONE),
+            figure("doubled", "duplicated", "messages", lambda run: run.doubled, _NONE),
+            figure("seconds_to_go_on", "until it goes on", "s", lambda run: run.seconds_to_go_on, _SOON),
         ]
 
-    return [*figures("vs_debezium", "debezium_tuned"), *figures("vs_rocketmq", "rocketmq")]
+    return [
+        *figures("vs_debezium", "table", "debezium_tuned"),
+        *figures("vs_debezium", "relay", "debezium_tuned"),
+        *figures("vs_rocketmq", "relay", "rocketmq"),
+    ]
 
 
 def _relay(stack: Stack, messages: int) -> Death:
@@ -99,6 +103,18 @@ def _relay(stack: Stack, messages: int) -> Death:
         with start_reader(site, topic) as reading:
             relay = site.relay(extra=AS_DELIVERED)
             return _die(site, reading, messages, relay.kill, lambda: site.relay(extra=AS_DELIVERED))
+
+
+def _table(stack: Stack, messages: int) -> Death:
+    with _site(stack) as site:
+        with site.connect() as connection:
+            MessageTable(site.tables).create(connection)
+        fill_rows(site, site.topic("real"), messages, _BODY, 1)
+        sources = {site.name: {"dsn": site.postgres_url, "table_prefix": site.name}}
+        extra = {**AS_DELIVERED, "OUTBOX_TABLES": json.dumps(sources)}
+        with start_reader(site, site.topic("real")) as reading:
+            relay = site.relay(extra=extra)
+            return _die(site, reading, messages, relay.kill, lambda: site.relay(extra=extra))
 
 
 def _debezium(stack: Stack, messages: int) -> Death:

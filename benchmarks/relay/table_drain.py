@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from benchmarks.application import SMALL
-from benchmarks.draining import PARTITIONS, Drain, drain, relay
+from benchmarks.draining import PARTITIONS, Drain, cpu_figures, drain, relay
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.polling_relay import empty_table, start_polling_relay
@@ -40,13 +40,15 @@ def measure_table_drain(stack: Stack, rounds: int, messages: int) -> list[Figure
     Of two relay processes one owns the table, and the other waits to take it over.
 
     Args:
-        messages: How many committed rows wait, ten in each local transaction.
+        messages: How many committed rows wait, ten in each local transaction, or one.
     """
     found = interleave(
         {
             "polling": partial(_polled, stack, messages),
             "one": partial(drain_rows, stack, messages, processes=1),
             "two": partial(drain_rows, stack, messages, processes=2),
+            "polling single": partial(_polled, stack, messages, each=1),
+            "single": partial(drain_rows, stack, messages, each=1),
         },
         rounds,
     )
@@ -63,9 +65,14 @@ def measure_table_drain(stack: Stack, rounds: int, messages: int) -> list[Figure
         )
 
     return [
-        figure("table_drain_vs_polling_relay", "1 relay process", "one", _POLLING, "polling", 1.0),
-        figure("table_drain_2_processes_vs_polling_relay", "2 relay processes", "two", _POLLING, "polling", 1.0),
+        figure("table_drain_vs_polling_relay", "1 relay process", "one", _POLLING, "polling", 1.3),
+        figure("table_drain_2_processes_vs_polling_relay", "2 relay processes", "two", _POLLING, "polling", 1.3),
         figure("table_drain_2_processes_vs_1", "2 relay processes", "two", "1 relay process", "one"),
+        figure("table_drain_vs_polling_relay_1_each", "1 in a transaction", "single", _POLLING, "polling single", 1.05),
+        *cpu_figures("vs_polling_relay", "10 in a transaction", _POLLING, found["one"], found["polling"], 1.1),
+        *cpu_figures(
+            "vs_polling_relay_1_each", "1 in a transaction", _POLLING, found["single"], found["polling single"]
+        ),
     ]
 
 
@@ -82,9 +89,9 @@ def drain_rows(
         return drain(site, _TOPIC, messages, relay(site, processes, tables=[site.name]))
 
 
-def _polled(stack: Stack, messages: int) -> Drain:
+def _polled(stack: Stack, messages: int, each: int = _ROWS_OF_A_TRANSACTION) -> Drain:
     with _site(stack) as site:
-        _fill(site, _FILL_ORDINARY, site.topic(_TOPIC), messages, _BODY, _ROWS_OF_A_TRANSACTION)
+        _fill(site, _FILL_ORDINARY, site.topic(_TOPIC), messages, _BODY, each)
         return drain(site, _TOPIC, messages, start_polling_relay(site.environment()))
 
 

@@ -12,8 +12,8 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from outbox._postgres.ddl import BOUNDS, Grant, Tables, create_schema, drop_tables, missing_rights, split, written
-from outbox._postgres.table_contract import CHECKS, Places, Table, breaches
+from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, missing_rights, split, written
+from outbox._postgres.table_contract import BOUNDS, Places, Table, breaches
 from outbox.errors import TableError
 from outbox.protocol.identifiers import created_ms
 from outbox.protocol.positions import Positions
@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS {transaction} (
     last_offset bigint NOT NULL,
     positions text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
-    CONSTRAINT {bounds_name} CHECK ({bounds})
+    CONSTRAINT outbox_bounds CHECK ({bounds})
 );
 COMMENT ON TABLE {transaction} IS
     'One row per message transaction. C: committed, by the application. R: rollback row of the checker. Never updated.';
@@ -158,8 +158,7 @@ class CallbackTable(Tables):
             "version": sql.SQL(SCHEMA_VERSION),
             "storage": sql.SQL(_STORAGE),
             "quoted": sql.Literal(f'"{self.names.schema}"."{self.names.transaction}"'),
-            "bounds_name": sql.Identifier(BOUNDS),
-            "bounds": sql.SQL(*CHECKS[Table.CALLBACK]),
+            "bounds": sql.SQL(BOUNDS),
         }
         tables = [statement.format(**self._names, **texts) for statement in split(_DDL)]
         return [create_schema(self.names.schema), *tables]

@@ -15,9 +15,6 @@ Rights = Mapping[str, Sequence[LiteralString]]
 
 _MAX_NAME_BYTES = 63  # NAMEDATALEN - 1: Postgres would cut a longer name, and take another role
 
-BOUNDS = "outbox_bounds"
-"""Name of the constraint of a table that bounds what a row unpacks to (R68)."""
-
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 _CREATE_SCHEMA: LiteralString = (

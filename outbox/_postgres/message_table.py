@@ -3,22 +3,37 @@
 An application inserts one row for each message in its local transaction. The relay delivers committed rows and deletes
 them. `xid` identifies the local transaction. It is the first column because defaults are evaluated in the order of the
 columns: no row gets an id before its transaction has an xid.
+
+It has no CHECK, which would cost an INSERT as much as all else. A row may hold anything that its types can: what is
+beyond the bounds of a message is not read, but moved to the dead letters by Postgres itself (R68).
 """
 
 from typing import LiteralString
 
 from psycopg import sql
 
-from outbox._postgres.ddl import BOUNDS, Grant, Tables, create_schema, drop_tables, split, written
+from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
 from outbox._postgres.publish_function import STARTED_US, TRANSACTION_ID, publish_statement
 from outbox._postgres.source_statements import COUNTED
-from outbox._postgres.table_contract import CHECKS, Places, Table
+from outbox._postgres.table_contract import Places, Table
 from outbox.settings import TableNames
 
 _KNOWN: LiteralString = (
-    "coalesce(service, '') AS service, coalesce(topic, '') AS topic, coalesce(partition, -1) AS partition"
+    "coalesce(left(service, 200), '') AS service, coalesce(left(topic, 249), '') AS topic,"
+    " coalesce(partition, -1) AS partition"
 )
-"""Where a message shall go. A table that was changed by hand may have NULL there; '' is no topic and no service."""
+"""Where a message shall go: names as long as they can be, of which Postgres unpacks no more.
+
+A table that was changed by hand may have NULL there; '' is no topic and no service.
+"""
+
+_START: LiteralString = (
+    "least(greatest(created_at, timestamptz '1970-01-01 00:00:00+00'), timestamptz '9998-12-31 00:00:00+00')"
+)
+"""The start of a row's local transaction, as a time of the calendar: a transaction id can be made of it."""
+
+AGE: LiteralString = f"extract(epoch FROM clock_timestamp() - least({_START}, clock_timestamp()))"
+"""The age of a row, seconds."""
 
 _ROWS: LiteralString = (
     "unnest(ARRAY(SELECT generate_series(lower(run), upper(run) - 1) FROM unnest(b.ids) AS run), b.xids, b.starts,"
@@ -60,7 +75,7 @@ OFFSET keeps the order: Postgres looks each run of ids up in the table, whatever
 """
 
 _SAME: LiteralString = (
-    "m.id = r.id AND m.xid = r.xid AND m.created_at = timestamptz 'epoch' + r.started * interval '1 microsecond'"
+    f"m.id = r.id AND m.xid = r.xid AND {_START} = timestamptz 'epoch' + r.started * interval '1 microsecond'"
 )
 """Whether a row is the one that is meant: an id may be given out again, and an xid, too (R72)."""
 
@@ -91,6 +106,16 @@ _BYTES: LiteralString = (
 )
 """Bytes that a row takes in memory at most. To unpack its headers would cost more than to read it."""
 
+# An array may be kept compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
+_BOUNDED: LiteralString = (
+    f"coalesce(octet_length(service), 0) <= 200 AND coalesce(octet_length(topic), 0) <= 249 AND created_at = {_START}"
+    " AND (size <= 1000000 OR coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000"
+    " AND coalesce(pg_column_size(header_names), 0) + coalesce(pg_column_size(header_values), 0) <= 1000000"
+    " AND pg_column_size(array_cat(header_names, '{{}}')) + pg_column_size(array_cat(header_values, '{{}}'))"
+    " <= 1000000)"
+)
+"""Whether a row, of `size` bytes as above, can be a message; `publish()` refuses what would be none (R68)."""
+
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {message} (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -103,9 +128,7 @@ CREATE TABLE IF NOT EXISTS {message} (
     key bytea,
     value bytea,
     header_names text[],
-    header_values bytea[],
-    CHECK ({size}),
-    CONSTRAINT {bounds_name} CHECK ({bounds})
+    header_values bytea[]
 ) WITH ({storage}, {toast});
 COMMENT ON TABLE {message} IS
     'One row per message that waits for its delivery. The relay deletes rows after their delivery. Never updated.';
@@ -122,9 +145,7 @@ CREATE TABLE IF NOT EXISTS {scheduled} (
     key bytea,
     value bytea,
     header_names text[],
-    header_values bytea[],
-    CHECK ({size}),
-    CONSTRAINT {bounds_name} CHECK ({bounds})
+    header_values bytea[]
 );
 COMMENT ON TABLE {scheduled} IS
     'One row per message that waits for its time. The relay then moves it into the message table.';
@@ -237,10 +258,12 @@ class MessageTable(Tables):
             "scheduled_index": sql.Identifier(f"{names.scheduled}_time"),
             "discarded_index": sql.Identifier(f"{names.discarded}_key"),
             "delivered_index": sql.Identifier(f"{names.delivered}_xid"),
-            "bounds_name": sql.Identifier(BOUNDS),
-            "started": sql.SQL(STARTED_US),
+            "start": sql.SQL(_START),
+            "started": sql.SQL(STARTED_US.replace("created_at", _START)),
+            "age": sql.SQL(AGE),
             "bytes": sql.SQL(_BYTES),
-            "transaction_id": sql.SQL(TRANSACTION_ID),
+            "bounded": sql.SQL(_BOUNDED).format(),
+            "transaction_id": sql.SQL(TRANSACTION_ID.replace("created_at", _START)),
             "known": sql.SQL(_KNOWN),
             "rows": sql.SQL(_ROWS),
             "batch": sql.SQL(_BATCH),
@@ -275,12 +298,11 @@ class MessageTable(Tables):
 
     def statements(self) -> list[sql.Composed]:
         """Return the statements that make all of it, and the schema if there is none; running them again is safe."""
-        names, (size, bounds) = self.names, map(sql.SQL, CHECKS[Table.MESSAGE])
-        texts = {"storage": sql.SQL(_STORAGE), "toast": sql.SQL(_TOAST), "size": size, "bounds": bounds}
-        texts["uncompressed"] = sql.SQL(_UNCOMPRESSED)
+        names = self.names
+        storage = {"storage": sql.SQL(_STORAGE), "toast": sql.SQL(_TOAST), "uncompressed": sql.SQL(_UNCOMPRESSED)}
         return [
             create_schema(names.schema),
-            *(statement.format(**self._names, **texts) for statement in split(_DDL)),
+            *(statement.format(**self._names, **storage) for statement in split(_DDL)),
             publish_statement((names.schema, names.publish_function), (names.schema, names.message)),
         ]
 

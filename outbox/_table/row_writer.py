@@ -17,6 +17,7 @@ import psycopg
 from psycopg.pq import PipelineStatus
 
 from outbox._postgres.ddl import written
+from outbox._postgres.message_table import AGE
 from outbox._postgres.publish_function import STARTED_US
 from outbox._postgres.source_statements import source_name
 from outbox._table.insert_connection import CoreConnection, InsertConnection, PsycopgConnection, awaited, core_error
@@ -44,8 +45,7 @@ _LOOK = (
     " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2"
     " AND l.classid = 1869967458 AND CAST(l.objid AS bigint)"
     " = CAST(CAST(to_regclass('{source}') AS oid) AS bigint) # 2147483648) THEN NULL"
-    " ELSE (SELECT CAST(CAST(extract(epoch FROM clock_timestamp() - created_at) AS integer) AS text) FROM {table}"
-    " ORDER BY id LIMIT 1) END"
+    " ELSE (SELECT CAST(CAST({age} AS integer) AS text) FROM {table} ORDER BY id LIMIT 1) END"
 )
 
 log = logging.getLogger("outbox")
@@ -57,7 +57,7 @@ class OwnerLook:
     def __init__(self, names: TableNames, service: str, recorder: Recorder) -> None:
         self._table = written(names.schema, names.message)
         source, table = (source_name(names.schema, name) for name in (names.source, names.message))
-        self._look = _LOOK.format(source=source, table=table)
+        self._look = _LOOK.format(source=source, table=table, age=AGE)
         self._service = service
         self._recorder = recorder
         self._may_look: bool | None = None

@@ -67,7 +67,7 @@ _latest: WeakKeyDictionary[object, Published] = WeakKeyDictionary()  # by the dr
 
 
 MAX_HEADER_BYTES = 1_000_000
-"""Of a message's headers as Postgres counts them; `outbox_bounds`, a constraint of the message table, has the same."""
+"""Of a message's headers as Postgres counts them: a relay reads no more (R68)."""
 
 
 def require_fit(connection: InsertConnection, messages: Sequence[Message]) -> None:

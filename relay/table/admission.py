@@ -4,17 +4,16 @@ A transaction waits while one of its real topics cannot take messages, and while
 ordering keys waits. What waits stays in its table, and only its ids are kept here.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from outbox._rules.row_order import OrderingKey, behind_those
 from outbox.protocol.names import Channel
-from relay.delivery.rules.outgoing import Finding, Target
+from relay.delivery.rules.outgoing import Finding
 from relay.delivery.rules.preflight import LookAgain, inspect, refused
 from relay.delivery.rules.topic_gate import Gate
 from relay.table.plain_window import is_plain
-from relay.table.row_transactions import RowTransaction, is_target, transactions
+from relay.table.row_transactions import Refused, RowTransaction, checked_target, transactions
 from relay.table.rows import Row, RowId, target_of, which
 
 WAITING_MAX = 100_000
@@ -27,12 +26,10 @@ class Admitted:
 
     Args:
         rows: Rows to deliver, in the order of their ids: whole transactions.
-        decided: The transactions of the rows, if each was decided on.
     """
 
     rows: Sequence[Row]
-    refused: Sequence[tuple[RowTransaction, Finding]] = ()
-    decided: Sequence[RowTransaction] = ()
+    refused: Refused = ()
 
 
 class Admission:
@@ -49,7 +46,6 @@ class Admission:
         self._origin_bytes = origin_bytes
         self._waiting: dict[tuple[str, str], str] = {}  # topic, or "" behind another, by transaction id and service
         self._waiting_ids: list[int] = []
-        self._rows: Counter[tuple[str, str]] = Counter()  # that wait, by topic and service
         self._blocked: set[OrderingKey] = set()
         self._given_up: set[tuple[str, str]] = set()
         self._released: int | None = None
@@ -59,10 +55,6 @@ class Admission:
     def waiting(self) -> Sequence[int]:
         """Return the ids of the rows that wait; they are left out of the next window."""
         return self._waiting_ids
-
-    def by_topic(self) -> dict[tuple[str, str], int]:
-        """Return how many rows wait for real topics, by topic and service; without those behind others."""
-        return {place: rows for place, rows in self._rows.items() if place[0]}
 
     def topics(self, among: Collection[str]) -> set[str]:
         """Return those of some topics for which a transaction waits."""
@@ -95,7 +87,6 @@ class Admission:
         self._released = lowest if self._released is None else min(self._released, lowest or self._released)
         self._waiting.clear()
         self._waiting_ids.clear()
-        self._rows.clear()
         self._blocked.clear()
 
     def release_crowding(self) -> None:
@@ -110,8 +101,8 @@ class Admission:
     def look_up(self, rows: Iterable[Row]) -> None:
         """Have the gate name those topics of a window of which nothing is known."""
         for service, topic, partition in set(map(target_of, rows)):
-            if is_target(topic, partition, service):
-                self._gate.need(service, Target(topic, partition))
+            if (target := checked_target(service, topic, partition)) is not None:
+                self._gate.need(service, target)
 
     def take(self, rows: Sequence[Row], now: int, look_again: LookAgain = set) -> Admitted:
         """Decide on the rows of a window.
@@ -131,9 +122,9 @@ class Admission:
                 self._wait(transaction, closed.get(transaction, ""))
         going = [transaction for transaction in window if transaction not in waiting]
         findings = refused(going, lambda transaction: self._inspect(transaction, now), look_again)
-        ready = [found for found in going if found not in findings]
-        admitted = {found.of for found in ready}
-        return Admitted([row for row in rows if which(row) in admitted], list(findings.items()), ready)
+        self._given_up.difference_update(map(_name, going))
+        admitted = {found.of for found in going if found not in findings}
+        return Admitted([row for row in rows if which(row) in admitted], list(findings.items()))
 
     def _is_plain(self, rows: Sequence[Row], now: int) -> bool:
         """Return whether nothing in a window needs a decision of its own; rows of a foreign table always do."""
@@ -156,21 +147,13 @@ class Admission:
         return self._gate.closed_to(transaction)
 
     def _wait(self, transaction: RowTransaction, topic: str) -> None:
-        rows = transaction.ids()
         self._waiting[_name(transaction)] = topic
-        self._waiting_ids += rows
-        self._rows[topic, transaction.service] += len(rows)
+        self._waiting_ids += transaction.ids()
         self._blocked |= transaction.ordering_keys()
 
     def _inspect(self, transaction: RowTransaction, now: int) -> Finding | None:
         gate = self._gate
         return inspect(transaction, gate.topics, self._channel, now, gate.allowed, self._more())
-
-    def settled(self, admitted: Admitted) -> None:
-        """Forget the transactions that were delivered or discarded."""
-        if self._given_up:
-            gone = [*admitted.decided, *(transaction for transaction, _ in admitted.refused)]
-            self._given_up.difference_update(map(_name, gone))
 
 
 def _name(transaction: RowTransaction) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, LiteralString, NamedTuple, TypeVar
-from uuid import UUID
 
 import psycopg
 import structlog
@@ -28,6 +27,8 @@ from outbox._settings.declared import TableSettings
 from outbox.settings import TableNames
 from relay import metrics
 from relay.delivery.call_watch import calling
+from relay.table.row_telemetry import Figures
+from relay.table.row_transactions import Refused
 from relay.table.rows import Local, Row
 
 HALTED = "See docs/table_mode.md, section 'A source that stops', before it is served again."
@@ -77,23 +78,6 @@ class Window(NamedTuple):
     beyond: frozenset[Local]  # their local transactions that have further rows behind the window
     now: int  # the database's time, ms since 1970: no process decides by its own clock (R25)
     is_full: bool = False  # whether there may be more
-
-
-class Refusal(NamedTuple):
-    """A row that cannot be delivered."""
-
-    local: Local
-    id: int
-    reason: str
-    detail: str
-
-
-class TableFigures(NamedTuple):
-    """What waits in a table, and what is discarded."""
-
-    oldest_seconds: float  # age of the oldest row; 0: none waits
-    rows: int
-    discarded: int  # up to 10,000
 
 
 def open_session(settings: TableSettings, patience: int = 1) -> psycopg.Connection[Any]:
@@ -178,8 +162,7 @@ class OwnedTable(ABC):
         statement = sql.SQL(HALT).format(source=sql.Identifier(self._names.schema, self._names.source))
         self._connection.execute(statement, {"reason": reason})
 
-    @abstractmethod
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - the owner examines a foreign table when it takes it over
         """Check what would keep this session from serving, while another one owns the source. Write nothing."""
 
     @abstractmethod
@@ -210,13 +193,7 @@ class OwnedTable(ABC):
         """
 
     @abstractmethod
-    def move(
-        self,
-        before: Progress,
-        after: Progress,
-        ready: Sequence[Row] = (),
-        refused: Sequence[Refusal] = (),
-    ) -> Progress:
+    def move(self, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Refused = ()) -> Progress:
         """Take a step in one durable transaction: settle what was delivered, name the next batch (R71).
 
         If the newest batch so far is delivered after the step, the rows that the database names are settled.
@@ -235,7 +212,7 @@ class OwnedTable(ABC):
         """Move messages whose time has come into the table, if any can wait; return whether there may be more."""
         return self._keep_up("wake", self._wake) or False
 
-    def figures(self) -> TableFigures | None:
+    def figures(self) -> Figures | None:
         """Return what waits, and what is discarded; None: they cannot be read now."""
         return self._keep_up("figures", self._figures)
 
@@ -248,7 +225,7 @@ class OwnedTable(ABC):
         """See `purge`."""
 
     @abstractmethod
-    def _figures(self) -> TableFigures:
+    def _figures(self) -> Figures:
         """See `figures`."""
 
     def _keep_up(self, work: str, do: Callable[[], T]) -> T | None:
@@ -303,12 +280,15 @@ class OwnedTable(ABC):
         return after
 
 
-def refusals(refused: Sequence[Refusal], array: Callable[[Iterable[Any]], str]) -> dict[str, object]:
+def refusals(refused: Refused, array: Callable[[Iterable[Any]], str]) -> dict[str, object]:
     """Return the parameters of a statement that moves rows to the table of discarded messages."""
+    rows = [(id_, transaction.local, finding) for transaction, finding in refused for id_ in transaction.ids()]
     return {
-        "refused": array(refusal.id for refusal in refused),
-        "reasons": [refusal.reason for refusal in refused],
-        "details": [refusal.detail for refusal in refused],
+        "refused": array(id_ for id_, _, _ in rows),
+        "refused_xids": array(local[0] for _, local, _ in rows),
+        "refused_starts": array(local[1] for _, local, _ in rows),
+        "reasons": [str(finding.reason) for _, _, finding in rows],
+        "details": [finding.detail for _, _, finding in rows],
     }
 
 
@@ -316,23 +296,11 @@ _MAX_BIGINT = 2**63 - 1
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
 
 
-def is_bigint(text: str) -> bool:
-    """Return whether a text is a number that a bigint can hold."""
-    return _DIGITS.fullmatch(text) is not None and abs(int(text)) <= _MAX_BIGINT
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def is_uuid(text: str) -> bool:
-    """Return whether a text is a UUID as Postgres writes it."""
-    try:
-        return str(UUID(text)) == text
-    except ValueError:
-        return False
-
-
-def is_text(text: str) -> bool:
-    """Return whether Postgres can hold a text."""
-    return "\0" not in text
-
-
-IS_ID: Mapping[str, Callable[[str], bool]] = {"bigint[]": is_bigint, "uuid[]": is_uuid, "text[]": is_text}
-"""By the type of an array of ids."""
+def is_id(text: str, array: str) -> bool:
+    """Return whether a text is an id, by the type of an array of such ids: bigint[], uuid[] or text[]."""
+    if array == "bigint[]":
+        return _DIGITS.fullmatch(text) is not None and abs(int(text)) <= _MAX_BIGINT
+    return _UUID.fullmatch(text) is not None if array == "uuid[]" else "\0" not in text

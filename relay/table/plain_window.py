@@ -13,7 +13,7 @@ from outbox.protocol.half import MAX_MILLISECONDS
 from outbox.protocol.size import largest_size
 from relay.delivery.rules.outgoing import Target
 from relay.delivery.rules.preflight import RealTopic
-from relay.table.row_transactions import is_target
+from relay.table.row_transactions import checked_target
 from relay.table.rows import ARRAY_HEAD, EPOCH_US, Row, counted_names, target_of
 
 Judge = Callable[[str, Target], RealTopic | None]
@@ -39,7 +39,8 @@ def is_plain(rows: Sequence[Row], judge: Judge, now: int, more: int) -> bool:
 def _topics(rows: Iterable[Row], judge: Judge) -> list[RealTopic] | None:
     found: list[RealTopic] = []
     for service, name, partition in set(map(target_of, rows)):
-        topic = judge(service, Target(name, partition)) if is_target(name, partition, service) else None
+        target = checked_target(service, name, partition)
+        topic = judge(service, target) if target else None
         if topic is None:
             return None
         found.append(topic)

@@ -1,7 +1,7 @@
 """Rows of a window as transactions, where something must be decided about one of them. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,8 +10,19 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import ANY_PARTITION, MAX_MILLISECONDS, Header
 from outbox.protocol.names import check_service, is_topic_name
 from outbox.protocol.size import largest_size, real_record_size
-from relay.delivery.rules.outgoing import Target
-from relay.table.rows import EPOCH_US, Local, Row, RowId, Which, headers_of, local_of, transaction_id, which
+from relay.delivery.rules.outgoing import Finding, Target
+from relay.table.rows import (
+    EPOCH_US,
+    Local,
+    Row,
+    RowId,
+    Which,
+    headers_of,
+    local_of,
+    target_of,
+    transaction_id,
+    which,
+)
 
 
 @dataclass(slots=True)
@@ -21,13 +32,14 @@ class RowMessage:
     row: Row
     headers: tuple[Header, ...]
     error: str
+    place: Target | None = None
 
     @property
     def key(self) -> bytes | None:
         return self.row.key
 
     def target(self) -> Target | None:
-        return None if self.error else Target(self.row.topic, self.row.partition)
+        return self.place
 
     def timestamp(self) -> int:
         """Return its timestamp on the real topic, ms since 1970."""
@@ -89,6 +101,10 @@ class RowTransaction:
         return {key for key, _ in self.keyed_ids()}
 
 
+Refused = Sequence[tuple[RowTransaction, Finding]]
+"""Transactions that cannot be delivered, and why not."""
+
+
 def transactions(rows: Iterable[Row]) -> list[RowTransaction]:
     """Return the transactions of rows, in the order of their first rows.
 
@@ -104,31 +120,36 @@ def _message(row: Row) -> RowMessage:
     if isinstance(row.id, RowId) and row.id.error:
         return RowMessage(row, (), row.id.error)
     try:
-        check_target(row.topic, row.partition, row.service)
+        target = check_target(*target_of(row))
         headers = tuple(headers_of(row.names, row.values)) if row.names or row.values else ()
         _check_timestamp(row.timestamp)
     except ProtocolError as error:
         return RowMessage(row, (), str(error))
-    return RowMessage(row, headers, "")
+    return RowMessage(row, headers, "", target)
 
 
 @lru_cache(maxsize=4_096)
-def check_target(topic: str, partition: int, service: str) -> None:
-    """Check what very many rows have in common; an error is not cached."""
+def check_target(service: str, topic: str, partition: int | None) -> Target:
+    """Return the target of very many rows; an error is not cached."""
+    if partition is None:
+        raise ProtocolError(
+            "it is beyond the bounds of a message: 64,000,000 bytes of key and value, 1,000,000 of headers, 249 of "
+            "topic, 200 of service, created_at from 1970 to 9998"
+        )
     if not is_topic_name(topic):
         raise ProtocolError(f"topic {topic[:80]!r} is not a topic name")
     if partition < ANY_PARTITION:
         raise ProtocolError(f"partition {partition} is negative; -1 means by key")
     check_service(service)
+    return Target(topic, partition)
 
 
-def is_target(topic: str, partition: int, service: str) -> bool:
-    """Return whether messages can have such a target and service."""
+def checked_target(service: str, topic: str, partition: int | None) -> Target | None:
+    """Return the target of messages; None: they cannot have such a one, or such a service."""
     try:
-        check_target(topic, partition, service)
+        return check_target(service, topic, partition)
     except ProtocolError:
-        return False
-    return True
+        return None
 
 
 def _check_timestamp(timestamp: int | None) -> None:

@@ -35,7 +35,7 @@ class Row(NamedTuple):
     Args:
         id: Identity of the row, unique in the table.
         started: Start of the local transaction, microseconds since 2000.
-        partition: Real queue id, or -1 for "by key".
+        partition: Real queue id, or -1 for "by key"; None: the row is beyond the bounds of a message, and was not read.
         timestamp: The message's own timestamp, ms since 1970.
         total: Bytes of this row and of those before it in its window.
     """
@@ -45,7 +45,7 @@ class Row(NamedTuple):
     started: int
     service: str
     topic: str
-    partition: int
+    partition: int | None
     timestamp: int | None
     key: bytes | None
     value: bytes | None
@@ -83,7 +83,7 @@ Which = tuple[int, int, str]
 which = itemgetter(0, 2, 3)
 """Returns the `Which` of a row."""
 
-Target = tuple[str, str, int]
+Target = tuple[str, str, int | None]
 """Service, topic and partition: rows with equal ones are judged alike."""
 
 target_of = itemgetter(3, 4, 5)
@@ -111,11 +111,9 @@ def whole(rows: Sequence[Row], cut: Collection[Local]) -> int:
         cut: Local transactions that go on behind these rows.
     """
     places = [(row[0], row[2] + EPOCH_US) for row in rows]
-    last = {place: index for index, place in enumerate(places)}
+    last = {place: index for index, place in enumerate(places)} | dict.fromkeys(cut, len(rows))
     reach = found = 0
     for index, place in enumerate(places):
-        if place in cut:
-            break
         reach = max(reach, last[place])
         if reach == index:
             found = index + 1
@@ -157,7 +155,7 @@ def records(rows: Iterable[Row], messages: Counter[Which], origin: str) -> Itera
         headers: OutgoingHeaders = [*headers_of(names, values)] if names else []
         headers += ((MESSAGE_ID_HEADER, message), shared[0], (ORIGIN_HEADER, place + own), shared[1])
         time = (started + EPOCH_US) // 1_000 if timestamp is None else timestamp
-        yield Record(topic, partition, key, value, headers, time)
+        yield Record(topic, partition, key, value, headers, time)  # type: ignore[arg-type]  # pre-flight refuses None
 
 
 # --- headers

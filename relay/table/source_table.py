@@ -20,8 +20,10 @@ from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.table.named_rows import Xids, columns, listed, register
-from relay.table.owned_table import HALTED, OwnedTable, Refusal, TableFigures, Window, is_bigint, refusals
+from relay.table.owned_table import HALTED, OwnedTable, Window, is_id, refusals
 from relay.table.read_cursor import ReadCursor
+from relay.table.row_telemetry import Figures
+from relay.table.row_transactions import Refused
 from relay.table.rows import EPOCH_US, Local, Row, id_of
 
 WAKE_ROWS = 1_000
@@ -46,22 +48,28 @@ _HIGHEST: LiteralString = (
 
 # RESTART gives a sequence another file. The statement fails where ids were set back: the order of the rows is not that
 # of their ids any more (R72). Without `+ 0` Postgres could walk through all rows up to the last one. The limit of bytes
-# cuts behind the first row that does not fit. The first row of the result is about the statement.
+# cuts behind the first row that does not fit. Of a row that is beyond the bounds of a message nothing is read but what
+# identifies it (R68). OFFSET: only what is in the window is looked at. The first row of the result is about the
+# statement.
 _WINDOW: LiteralString = (
     "WITH forward AS MATERIALIZED (SELECT CAST(CASE WHEN last_value - CAST(NOT is_called AS integer) < %(newest)s"
     " OR pg_relation_filenode(tableoid) <> CAST(%(ids_file)s AS oid) THEN 'ids were set back'"
     " ELSE %(last)s::text END AS bigint) AS last FROM {sequence})"
     " SELECT NULL, NULL, clock_timestamp(), pg_current_snapshot()::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
-    " UNION ALL SELECT xid, id, created_at, {known}, timestamp, key,"
-    " CASE WHEN total <= %(bytes)s OR total = size THEN value END, array_send(header_names),"
-    " array_send(header_values), total FROM"
+    " UNION ALL SELECT xid, id, {start}, coalesce(CASE WHEN is_bounded THEN service ELSE left(service, 200) END, ''),"
+    " coalesce(CASE WHEN is_bounded THEN topic ELSE left(topic, 249) END, ''),"
+    " CASE WHEN is_bounded THEN coalesce(partition, -1) END, timestamp, CASE WHEN is_bounded THEN key END,"
+    " CASE WHEN is_bounded AND (total <= %(bytes)s OR total = size) THEN value END,"
+    " CASE WHEN is_bounded THEN array_send(header_names) END, CASE WHEN is_bounded THEN array_send(header_values) END,"
+    " total FROM (SELECT *, {bounded} AS is_bounded FROM"
     " (SELECT *, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM (SELECT *, {bytes} AS size FROM"
     " ((SELECT * FROM {message} WHERE id > (SELECT last FROM forward) ORDER BY id LIMIT %(rows)s)"
     " UNION ALL (SELECT * FROM {message} WHERE xid = ANY (CAST(%(open)s AS xid8[])) AND id + 0 <= %(last)s"
     " ORDER BY id LIMIT %(rows)s)"
     " UNION ALL (SELECT * FROM {message} WHERE xid >= CAST(%(xmax)s AS xid8)"
     " AND xid < pg_snapshot_xmax(pg_current_snapshot()) AND id + 0 <= %(last)s ORDER BY id LIMIT %(rows)s)"
-    " ORDER BY id LIMIT %(rows)s) AS found) AS sized) AS summed WHERE total - size < %(bytes)s"
+    " ORDER BY id LIMIT %(rows)s) AS found) AS sized) AS summed WHERE total - size < %(bytes)s OFFSET 0)"
+    " AS judged"
 )
 _LOW: LiteralString = (
     "SELECT min(m.id) FROM unnest(CAST(%(ids)s AS bigint[]), CAST(%(xids)s AS xid8[])) AS m (id, xid)"
@@ -93,7 +101,7 @@ _MOVE: LiteralString = (
     " %(refused_starts)s::bigint[], %(reasons)s::text[], %(details)s::text[]) AS r (id, xid, started, reason, detail)"
     " WHERE {same} RETURNING m.*, r.reason, r.detail),"
     " kept AS (INSERT INTO {discarded} (xid, id, created_at, service, topic, partition, timestamp, key, value,"
-    " header_names, header_values, reason, detail) SELECT xid, id, created_at, {known},"
+    " header_names, header_values, reason, detail) SELECT xid, id, {start}, {known},"
     " timestamp, key, value, header_names, header_values, reason, detail FROM refused ON CONFLICT DO NOTHING"
     " RETURNING 1), counted AS (SELECT (SELECT count(*) FROM gone) AS gone,"
     " (SELECT coalesce(sum(high - low), 0) FROM runs) AS named,"
@@ -122,7 +130,7 @@ _WAKE: LiteralString = (
     " concat_ws(' ', 'a trigger changes rows that wait for their time:', due, gone, made) END AS bigint) FROM counted"
 )
 _FIGURES: LiteralString = (
-    "SELECT (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM {message} WHERE id >= %(first)s"
+    "SELECT (SELECT {age} FROM {message} WHERE id >= %(first)s"
     " ORDER BY id LIMIT 1), (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(first)s),"
     " (SELECT count(*) FROM (SELECT FROM {discarded} LIMIT 10000) AS found)"
 )
@@ -239,28 +247,16 @@ class SourceTable(OwnedTable):
 
     def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
         """See `OwnedTable`. A discarded row may have the id of one that waits."""
-        possible = [int(id_) for id_ in ids if is_bigint(id_)]
+        possible = [int(id_) for id_ in ids if is_id(id_, "bigint[]")]
         found: defaultdict[str, set[str]] = defaultdict(set)
         for id_, xid, us in self._connection.execute(self._table.compose(_TRANSACTIONS), {"ids": listed(possible)}):
             found[str(id_)].add(table_transaction_id(xid, us))
         return found
 
-    def move(
-        self,
-        before: Progress,
-        after: Progress,
-        ready: Sequence[Row] = (),
-        refused: Sequence[Refusal] = (),
-    ) -> Progress:
+    def move(self, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Refused = ()) -> Progress:
         """See `OwnedTable`. The same statement inserts the evidence of each row that it deletes (R61)."""
-        self._highest = max([self._highest, *after.ids, *(refusal.id for refusal in refused)])
-        rows = {
-            "highest": self._highest,
-            **columns(ready),
-            "refused_xids": listed(refusal.local[0] for refusal in refused),
-            "refused_starts": listed(refusal.local[1] for refusal in refused),
-            "proven": after.delivered,
-        }
+        self._highest = max([self._highest, *after.ids, *(id_ for gone, _ in refused for id_ in gone.ids())])
+        rows = {"highest": self._highest, **columns(ready), "proven": after.delivered}
         return self._take(self._move, before, after, rows | refusals(refused, listed))
 
     def _purge(self) -> bool:
@@ -276,8 +272,8 @@ class SourceTable(OwnedTable):
         failpoint("relay.table_woken")
         return row == (rows,)
 
-    def _figures(self) -> TableFigures:
+    def _figures(self) -> Figures:
         """See `OwnedTable`. The number of rows that wait is about right."""
         row = self._connection.execute(self._table.compose(_FIGURES), {"first": self._cursor.first}).fetchone()
         oldest, count, discarded = row or (0, 0, 0)
-        return TableFigures(float(oldest or 0), int(count), int(discarded))
+        return float(oldest or 0), int(count), int(discarded)

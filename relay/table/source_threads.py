@@ -133,8 +133,7 @@ class _SourceThread(threading.Thread):
 
     def _own(self) -> None:
         self._is_owner = False
-        table = self._connect()
-        try:
+        with closing(self._connect()) as table:
             is_owner = table.try_own()
             table.verify()
             if not is_owner:
@@ -154,8 +153,6 @@ class _SourceThread(threading.Thread):
             table.progress()  # a foreign table reads its columns with it
             report.table_figures(self._source, table.figures())  # also if Kafka does not answer
             self._serve(table)
-        finally:
-            table.close()
 
     def _look_for_intruder(self, table: OwnedTable) -> None:
         """Report a session that holds the owner's lock and may not deliver, or does nothing (R67, R81)."""
@@ -178,10 +175,6 @@ class _SourceThread(threading.Thread):
         self._dsn = self._settings.connection_string()
         return table(self._source, self._settings, open_session(self._settings, self._feedback.volume.patience))
 
-    def _progress(self) -> KafkaProgress:
-        settings, channel = self._cluster.settings, self._cluster.channel.channel
-        return KafkaProgress(settings.connection(), channel, self._source, settings.hanging_transaction)
-
     def _delivery(self, kafka: KafkaProgress) -> TransactionalDelivery:
         """Return an initialised producer; a former owner cannot commit any more."""
         settings, patience = self._cluster.settings, self._feedback.volume.patience
@@ -194,7 +187,9 @@ class _SourceThread(threading.Thread):
         return OwnHangingTransactions(settings.connection(), admin, group, author, delivery)
 
     def _serve(self, table: OwnedTable) -> None:
-        with closing(self._progress()) as kafka:
+        settings, channel = self._cluster.settings, self._cluster.channel.channel
+        progress = KafkaProgress(settings.connection(), channel, self._source, settings.hanging_transaction)
+        with closing(progress) as kafka:
             try:
                 if self.halted:  # it must not fence another copy, which may be served (R73)
                     was_delivered(self._source, table.progress(), kafka.read())

@@ -33,9 +33,12 @@ from relay.delivery.transactional_delivery import Ready, TransactionalDelivery, 
 from relay.table import row_telemetry as report
 from relay.table.admission import Admission, Admitted
 from relay.table.kafka_progress import KafkaProgress
-from relay.table.owned_table import IDLE_SECONDS, OwnedTable, Refusal, Window, was_delivered
-from relay.table.pauses import Pauses
+from relay.table.owned_table import IDLE_SECONDS, OwnedTable, Window, was_delivered
 from relay.table.rows import Row, id_of, local_of, records, size_of, topic_of, transactions_of, whole
+
+IDLE_MIN_SECONDS = 0.001
+IDLE_MAX_SECONDS = 0.05
+"""Pause between two looks at an empty table; it doubles up to this."""
 
 HEARTBEAT_SECONDS = 3_600.0
 """An idle source commits its progress again, so that it never expires."""
@@ -78,7 +81,6 @@ class TableSource:
         stopping: Callable[[float], bool],
         session: ThreadPoolExecutor,
     ) -> None:
-        self._name = table.name
         self._table = table
         self._delivery = delivery
         self._kafka = kafka
@@ -95,7 +97,6 @@ class TableSource:
         self._growth = 1
         self._committed_at = time.monotonic()
         self._figures_at = 0.0
-        self._rows_that_wait = report.RowsThatWait(self._name)
         self._purge_at = self._wake_at = 0.0
         self._verify_at = time.monotonic() + VERIFY_SECONDS
 
@@ -104,18 +105,15 @@ class TableSource:
         progress, committed = self._table.progress(), self._kafka.read()
         failpoint("relay.table_taken_over")
         if committed is not None and is_of_a_copy(progress, committed):
-            self._halt_copies(committed)
-        if was_delivered(self._name, progress, committed):
+            # With a nonce that no copy of the database has: the other one halts, too (R73).
+            self._delivery.commit((), self._kafka.offsets(committed._replace(nonce=str(uuid4()))), self._kafka.metadata)
+        if was_delivered(self._table.name, progress, committed):
             self._progress = self._settle(progress)
         else:
             self._progress = self._table.move(progress, progress.undone())
         if committed is None:
             self._commit((), self._progress)
-        log.info("Table source taken over", source=self._name, batch=self._progress.batch)
-
-    def _halt_copies(self, committed: Committed) -> None:
-        """Give the batch in Kafka a nonce that no copy of the database has: the other one halts, too (R73)."""
-        self._delivery.commit((), self._kafka.offsets(committed._replace(nonce=str(uuid4()))), self._kafka.metadata)
+        log.info("Table source taken over", source=self._table.name, batch=self._progress.batch)
 
     def _settle(self, progress: Progress) -> Progress:
         """Delete the rows of the newest batch, which was delivered."""
@@ -123,19 +121,20 @@ class TableSource:
 
     def serve(self, turned: Callable[[], None]) -> None:
         """Deliver until asked to stop."""
-        pauses = Pauses(self._stopping)
-        stop = pauses.first()
+        idle = IDLE_MIN_SECONDS
+        stop = self._stopping(idle)
         while not stop:
             found = self._turn()
             turned()
             if self._ahead is not None:
                 stop = self._stopping(0)
                 continue
-            self._set_figures()
+            self._keep_up()
             self._wake()
-            self._purge()
             self._verify()
-            stop = pauses.after(found=found, seconds=0 if self._window.is_full else rest(len(self._window.rows)))
+            busy = 0 if self._window.is_full else rest(len(self._window.rows))
+            stop = self._stopping(busy if found else idle)
+            idle = IDLE_MIN_SECONDS if found else min(2 * idle, IDLE_MAX_SECONDS)
         self._progress = self._settle(self._progress)
 
     # --- one turn
@@ -168,7 +167,7 @@ class TableSource:
         if self._lookup.describe_unknown() and self._read_released():
             return True  # the window is read again: it lacks what waited until now
         admitted = self._admission.take(rows, window.now, self._lookup.describe_again)
-        at_gate(self._lookup.gate.take_news(), source=self._name)
+        at_gate(self._lookup.gate.take_news(), source=self._table.name)
         if window.rows and not rows:
             self._growth *= 2
             return True
@@ -203,26 +202,23 @@ class TableSource:
         rows = window.rows
         if not window.beyond:
             return rows
-        if self._is_largest():
-            log.warning("Local transaction split: it is too large for one Kafka transaction", source=self._name)
+        limit = self._feedback.volume.limit
+        if limit.messages * self._growth >= WINDOW_ROWS and limit.bytes * self._growth >= WINDOW_BYTES:
+            log.warning("Local transaction split: it is too large for one Kafka transaction", source=self._table.name)
             return rows
         count = whole(rows, window.beyond)
         return rows[:count] if 2 * count >= len(rows) else ()
 
-    def _is_largest(self) -> bool:
-        limit = self._feedback.volume.limit
-        return limit.messages * self._growth >= WINDOW_ROWS and limit.bytes * self._growth >= WINDOW_BYTES
-
     def _advance(self, admitted: Admitted) -> bool:
         progress, rows = self._progress, admitted.rows
         if not (rows or admitted.refused or progress.ids):
-            self._heartbeat()
+            if time.monotonic() - self._committed_at > HEARTBEAT_SECONDS:
+                self._commit((), progress)
             return False
         self._growth = 1
         after = progress.named(str(uuid4()), tuple(map(id_of, rows))) if rows else progress.settled()
-        step = self._session.submit(partial(self._table.move, progress, after, rows, _refusals(admitted)))
+        step = self._session.submit(partial(self._table.move, progress, after, rows, admitted.refused))
         self._progress = after  # if the step fails, this owner ends
-        self._admission.settled(admitted)
         try:
             if rows:
                 self._read_ahead()
@@ -239,9 +235,8 @@ class TableSource:
 
     def _read_ahead(self) -> None:
         """Read the next window while this one is written, unless it is time to use the session for something else."""
-        upkeep_at = min(self._figures_at + FIGURES_SECONDS, self._purge_at, self._wake_at, self._verify_at)
-        is_due = time.monotonic() >= upkeep_at
-        if self._window.is_full and not is_due:
+        upkeep_at = min(self._figures_at, self._purge_at, self._wake_at, self._verify_at)
+        if self._window.is_full and time.monotonic() < upkeep_at:
             self._ahead = self._session.submit(self._read)
 
     # --- out
@@ -262,13 +257,15 @@ class TableSource:
             self._delivery.commit(written, offsets, self._kafka.metadata, named)
         self._committed_at = time.monotonic()
 
-    def _heartbeat(self) -> None:
-        if time.monotonic() - self._committed_at > HEARTBEAT_SECONDS:
-            self._commit((), self._progress)
-
-    def _purge(self) -> None:
+    def _keep_up(self) -> None:
+        """Purge old evidence, and set the figures."""
         if time.monotonic() >= self._purge_at and not self._table.purge():
             self._purge_at = time.monotonic() + PURGE_SECONDS
+        if time.monotonic() >= self._figures_at:
+            self._figures_at = time.monotonic() + FIGURES_SECONDS
+            self._table.note_halt(None)  # a turn has ended well
+            report.table_figures(self._table.name, self._table.figures())
+            metrics.TABLE_ROWS.labels(self._table.name, metrics.WAITING_ROWS).set(len(self._admission.waiting()))
 
     def _wake(self) -> None:
         if time.monotonic() >= self._wake_at and not self._table.wake():
@@ -280,23 +277,6 @@ class TableSource:
             self._verify_at = time.monotonic() + VERIFY_SECONDS
             self._table.require_session()
             self._table.verify()
-
-    def _set_figures(self) -> None:
-        if time.monotonic() - self._figures_at < FIGURES_SECONDS:
-            return
-        self._figures_at = time.monotonic()
-        self._table.note_halt(None)  # a turn has ended well
-        report.table_figures(self._name, self._table.figures())
-        metrics.TABLE_ROWS.labels(self._name, metrics.WAITING_ROWS).set(len(self._admission.waiting()))
-        self._rows_that_wait.tell(self._admission.by_topic(), time.monotonic())
-
-
-def _refusals(admitted: Admitted) -> list[Refusal]:
-    return [
-        Refusal(transaction.local, id_, str(finding.reason), finding.detail)
-        for transaction, finding in admitted.refused
-        for id_ in transaction.ids()
-    ]
 
 
 def _ms() -> int:

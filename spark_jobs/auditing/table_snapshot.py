@@ -59,7 +59,7 @@ _DELIVERED: LiteralString = (  # a row for each local transaction and target
     " FROM {delivered} AS b, {rows}, coalesce(target, 1) AS place WHERE r.id IS NOT NULL"
     " GROUP BY 1, 2, 3, 4, 5, 6, 7, 8"
 )
-_TOPIC: LiteralString = "SELECT topic, least(%(start)s, "  # a topic may keep the timestamps that users gave
+_TOPIC: LiteralString = "SELECT left(topic, 249), least(%(start)s, "  # a topic may keep the timestamps that users gave
 _TOPICS: LiteralString = (
     f"{_TOPIC} min(earliest)) FROM ({_DELIVERED}) AS evidence {_IN_WINDOW} GROUP BY topic"
     f" UNION ALL {_TOPIC} min(timestamp)) FROM {{message}} {_IN_WINDOW} GROUP BY topic"
@@ -69,7 +69,7 @@ _ABOUT: LiteralString = "SELECT %(source)s::text, {transaction_id}::text, create
 _ROWS: LiteralString = (
     f"{_ABOUT}, delivered_at, service, topic, partition, lower(run), upper(run) - 1, NULL, batch <= %(settled)s"
     f" FROM ({_DELIVERED}) AS evidence, unnest(ids) AS run {_IN_WINDOW}"
-    f" UNION ALL {_ABOUT}, NULL, service, topic, partition, id, id, NULL, false"
+    f" UNION ALL {_ABOUT}, NULL, {{known}}, id, id, NULL, false"
     f" FROM {{message}} {_IN_WINDOW}"
     f" UNION ALL {_ABOUT}, NULL, service, topic, partition, id, id, reason, true"
     f" FROM {{discarded}} {_IN_WINDOW}"

@@ -127,7 +127,10 @@ def insert_row(teams: Teams, **columns: Any) -> int:
 
 def deliver_row(teams: Teams, **columns: Any) -> str:
     """Let team-a's relay deliver a row; why it is discarded, or `DONE` where it was delivered."""
-    id_ = insert_row(teams, **columns)
+    return row_outcome(teams, insert_row(teams, **columns))
+
+
+def row_outcome(teams: Teams, id_: int) -> str:
     names = teams.a.site.tables
     found: list[str] = []
 

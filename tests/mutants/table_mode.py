@@ -35,10 +35,10 @@ from relay.table import named_rows, plain_window, read_cursor, source_table
 from relay.table.foreign.foreign_rows import ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_table import ForeignTable
 from relay.table.kafka_progress import RowAuthor
-from relay.table.owned_table import OwnedTable, Refusal, Window, was_delivered
+from relay.table.owned_table import OwnedTable, Window, was_delivered
 from relay.table.plain_window import Judge
 from relay.table.read_cursor import Place
-from relay.table.row_transactions import RowMessage, RowTransaction, _message, transactions
+from relay.table.row_transactions import Refused, RowMessage, RowTransaction, _message, transactions
 from relay.table.rows import Local, Row, local_of, transaction_id, which, whole
 from relay.table.source_table import PURGE_ROWS, WAKE_ROWS, SourceTable
 from relay.table.source_threads import _SourceThread
@@ -144,7 +144,7 @@ _ALONE = source_table._MOVE.replace("{evidence}", "recorded AS (SELECT count(*) 
 @mutant(SourceTable.move, "R61", Harm.PHANTOM)
 @fails("integration/relay/test_table_evidence.py::test_a_relay_that_dies_after_it_deleted_rows_leaves_their_evidence")
 def r61_evidence_apart(
-    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Sequence[Refusal] = ()
+    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Refused = ()
 ) -> Progress:
     """The statement that deletes delivered rows also inserts their evidence. With a statement of its own for the
     evidence, a relay that dies between the two leaves none, and an audit takes their messages for made up."""
@@ -155,7 +155,7 @@ def r61_evidence_apart(
 @mutant(SourceTable.move, "R71", Harm.DOUBLED)
 @fails("integration/relay/test_table_counts.py::test_a_trigger_that_empties_a_batch_halts_the_source_afterwards")
 def r71_rows_that_the_owner_named(
-    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Sequence[Refusal] = ()
+    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Refused = ()
 ) -> Progress:
     """A step settles as many rows as its owner has named. Without it a trigger that empties the list of a batch keeps
     its rows in the table, and they are delivered again and again."""
@@ -245,18 +245,20 @@ def r55_lost_naming(self: TableSource, step: Future[Progress]) -> None:
     owner goes on from a batch that the database does not have, and Kafka has records of rows that are never settled."""
 
 
-_BOUNDED = MessageTable.statements
-_CHECK = re.compile(r"CHECK \(octet_length\(service\).*?<= 1000000\)", re.DOTALL)
+_UNBOUNDED = source_table._WINDOW.replace("{bounded}", "true")
+_READ = SourceTable.window
 
 
-@mutant(MessageTable.statements, "R68", Harm.STUCK)
-@fails("integration/relay/test_table_evidence.py::test_headers_that_come_compressed_are_counted_unpacked")
-@fails("integration/relay/test_table_evidence.py::test_names_are_bounded")
-def r68_headers_that_come_compressed(self: MessageTable) -> list[sql.Composed]:
-    """What a row of a message table unpacks to is bounded. Postgres keeps large values compressed, and copies them so
-    from one table to another. Counted as they are kept, half a megabyte of headers may unpack to fifty in the relay."""
-    texts = (_CHECK.sub("CHECK (true)", one.as_string()) for one in _BOUNDED(self))
-    return [sql.Composed([sql.SQL(text)]) for text in texts]
+@mutant(SourceTable.window, "R68", Harm.STUCK)
+@fails(
+    "integration/relay/test_table_evidence.py::test_nothing_is_read_of_rows_beyond_the_bounds_and_they_stop_no_other"
+)
+def r68_rows_beyond_the_bounds(self: SourceTable, rows: int, size: int, skip: Sequence[int]) -> Window:
+    """What is read of a row of a message table is bounded. Postgres keeps large values compressed, and copies them so
+    from one table to another. Without it half a megabyte of headers unpacks to fifty in the relay, and a row of a
+    gigabyte ends it, again and again."""
+    self._window = self._table.compose(_UNBOUNDED)
+    return _READ(self, rows, size, skip)
 
 
 _UNCOUNTED = source_table._MOVE.replace("{counted}", "SELECT batch FROM moved")
@@ -265,7 +267,7 @@ _UNCOUNTED = source_table._MOVE.replace("{counted}", "SELECT batch FROM moved")
 @mutant(SourceTable.move, "R71", Harm.DOUBLED)
 @fails("integration/relay/test_table_counts.py::test_a_trigger_that_suppresses_what_is_settled_halts_the_source")
 def r71_rows_that_stay(
-    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Sequence[Refusal] = ()
+    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Refused = ()
 ) -> Progress:
     """The statement that settles a batch counts what it has done, and fails unless that is all of it. Without it a
     trigger that suppresses a DELETE brings the same messages again and again: the batch is settled, its rows stay."""
@@ -290,7 +292,6 @@ def r72_id_alone(self: MessageTable, text: LiteralString) -> sql.Composed:
 _TRUSTING = source_table._WINDOW.replace("last_value - CAST(NOT is_called AS integer) < %(newest)s", "false").replace(
     "<> CAST(%(ids_file)s AS oid)", "IS NULL"
 )
-_READ = SourceTable.window
 
 
 @mutant(SourceTable.window, "R72", Harm.OUT_OF_ORDER)
@@ -380,7 +381,7 @@ def r75_checks(
     connection: psycopg.Connection[Any], table: Table, place: tuple[str, str], facts: Facts
 ) -> Iterator[Breach]:
     """The checks that bound a row are part of the contract, and are validated. Without them one row takes all the
-    memory of a relay, again after each restart."""
+    memory of a checker, again after each restart."""
     return (one for one in _BREACHES(connection, table, place, facts) if "has not validated" not in one.what)
 
 

@@ -24,9 +24,7 @@ _READABLE: LiteralString = (
     "SELECT coalesce(has_column_privilege(to_regclass(%s), 'created_at', 'SELECT'), false)"
     " AND to_regclass(%s) IS NOT NULL"
 )
-_OLDEST: LiteralString = (
-    "SELECT CAST(extract(epoch FROM clock_timestamp() - created_at) AS integer) FROM {message} ORDER BY id LIMIT 1"
-)
+_OLDEST: LiteralString = "SELECT CAST({age} AS integer) FROM {message} ORDER BY id LIMIT 1"
 _MAY_INSERT: LiteralString = (
     "SELECT has_column_privilege(to_regclass(%(table)s), 'value', 'INSERT')"
     " AND has_column_privilege(to_regclass(%(table)s), 'id', 'SELECT')"

@@ -208,9 +208,10 @@ _NEVER_AGAIN = (
 )
 
 _SINCE: LiteralString = (
-    "SELECT topic, count(*), min(least(timestamp, {started} / 1000)) FROM {message} GROUP BY topic"  # least skips NULL
+    "SELECT left(topic, 249), count(*), min(least(timestamp, {started} / 1000)) FROM {message}"  # least skips NULL
+    " GROUP BY 1"
 )
-_IDS: LiteralString = "SELECT id, xid::text::bigint, {started}, topic FROM {message} WHERE id = ANY (%s)"
+_IDS: LiteralString = "SELECT id, xid::text::bigint, {started}, left(topic, 249) FROM {message} WHERE id = ANY (%s)"
 _BACK: LiteralString = (
     "SELECT id, xid::text::bigint, {started}, same FROM (SELECT id, xid, created_at, (SELECT bool_or(l.created_at ="
     " m.created_at) FROM {left} AS l) AS same FROM {message} AS m) AS found WHERE same IS NOT NULL"

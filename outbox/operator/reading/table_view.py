@@ -110,7 +110,8 @@ _EVIDENCE: LiteralString = "SELECT FROM {delivered} LIMIT 1"
 _NOW: LiteralString = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
 _OF_ONE: LiteralString = (
-    "SELECT xid::text::bigint, id, {started}, service, coalesce(topic, ''), coalesce(timestamp, {started} / 1000), "
+    "SELECT xid::text::bigint, id, {started}, left(service, 200), coalesce(left(topic, 249), ''),"
+    " coalesce(timestamp, {started} / 1000), "
 )
 _WAITING: LiteralString = f"{_OF_ONE} '', 0::bigint FROM {{message}} WHERE "
 _DISCARDED: LiteralString = (

@@ -1,12 +1,11 @@
 """A foreign table as its owner uses it: rows that the application's own INSERT has made (R59, R60)."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, LiteralString
 
 import psycopg
 import structlog
-from psycopg import sql
 
 from outbox._failpoints import failpoint
 from outbox._postgres.foreign_source import ForeignSource
@@ -16,8 +15,10 @@ from outbox.errors import ConfigurationError
 from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.table.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index, text_forms
 from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
-from relay.table.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
-from relay.table.owned_table import IS_ID, OwnedTable, Refusal, TableFigures, Window, is_text, refusals
+from relay.table.foreign.foreign_statements import ForeignStatements, make_statements
+from relay.table.owned_table import OwnedTable, Window, is_id, refusals
+from relay.table.row_telemetry import Figures
+from relay.table.row_transactions import Refused
 from relay.table.rows import Row, RowId, local_of, which
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name, message_table) VALUES (0, %s, %s) ON CONFLICT (id) DO NOTHING"
@@ -42,19 +43,12 @@ _KEEP_LEFT: LiteralString = (
     " FROM unnest(CAST(%s AS text[])) AS left_rows (given) WHERE NOT EXISTS"
     " (SELECT FROM {discarded} WHERE row_id = given AND reason = 'LEFT_IN_TABLE')"
 )
-_CACHE: LiteralString = (
-    "SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence(%s, %s)) AND seqcache > 1"
-)
 _INDEXES: LiteralString = (
     "SELECT a.attname, i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnotnull,"
     " coalesce(pg_get_expr(i.indpred, i.indrelid), '') FROM pg_index i"
     " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
     " WHERE i.indrelid = %s AND i.indisvalid"
 )
-
-FEW_IDS = 16
-"""Most ids that the query compares with each row. For more of them Postgres plans an index or hash lookup, if it plans
-for the ids at hand: one plan for all executions of a prepared statement takes minutes for the 100,000 that may wait."""
 
 log = structlog.get_logger()
 
@@ -72,7 +66,7 @@ class ForeignTable(OwnedTable):
         self._statements: ForeignStatements | None = None
         self._reader: RowReader | None = None
         self._examined: TableFacts | None = None
-        self._is_id: Callable[[str], bool] = is_text
+        self._ids = "text[]"  # the type of an array of them
         self._left: list[str] = []  # ids of rows that stay: they are too large to be read, or of such a transaction
         self._left_writers: set[int] = set()
         self._first, self._first_at = "", 0.0
@@ -98,12 +92,12 @@ class ForeignTable(OwnedTable):
         if self._examined and self._examined != self._facts():
             raise ConfigurationError(f"Table {self._source.full_name} was altered. It is examined again.")
 
-    def check(self) -> None:
-        """Check nothing: the owner examines a foreign table when it takes it over."""
-
     def progress(self) -> Progress:
         facts = self._examined = self._check()
-        name, table, incarnation, batch, delivered, ids, *nonces = self._begin()
+        with self._explained():
+            self._connection.execute(self._source.compose(_BEGIN), (self.name, self._source.full_name))
+            row: Sequence[Any] = self._connection.execute(self._source.compose(_PROGRESS)).fetchone() or ()
+        name, table, incarnation, batch, delivered, ids, *nonces = row
         if (name, table) != (self.name, self._source.full_name):
             raise ConfigurationError(
                 f"The progress in {self._names.schema}.{self._names.source} is that of source {name!r} and table "
@@ -114,36 +108,16 @@ class ForeignTable(OwnedTable):
         forms = text_forms(self._source.full_name, self._layout, facts)
         self._statements = make_statements(self._layout, self._names, self._source.table, types, self._mark, forms)
         self._reader = RowReader(self._layout, self.name, types, incarnation, facts.encoding)
-        self._is_id = IS_ID[ID_ARRAYS[types[self._layout.columns["id"]]]]
+        self._ids = ID_ARRAYS[types[self._layout.columns["id"]]]
         rows = tuple(RowId(place, id_) for place, id_ in enumerate(ids))
         return Progress(incarnation, batch, delivered, rows, *nonces)
-
-    def _begin(self) -> Sequence[Any]:
-        compose = self._source.compose
-        with self._explained():
-            self._connection.execute(compose(_BEGIN), (self.name, self._source.full_name))
-            return self._connection.execute(compose(_PROGRESS)).fetchone() or ()
 
     def _check(self) -> TableFacts:
         name = self._source.full_name
         facts = check_fits(name, self._layout, self._facts(), self._mark)
         if not has_index(self._layout, facts, self._mark):
-            log.warning("Foreign table has no index for its order", source=self.name, create=self._index(facts))
-        if self._connection.execute(_CACHE, (self._quoted(), self._layout.order)).fetchone() is not None:
-            log.warning(
-                "Foreign table has no order: its sequence has a cache", source=self.name, column=self._layout.order
-            )
+            log.warning("Foreign table has no index for its order", source=self.name, column=self._layout.order)
         return facts
-
-    def _index(self, facts: TableFacts) -> str:
-        """Return the statement that creates the index which the relay's reads need."""
-        columns = sql.SQL(", ").join(
-            map(sql.Identifier, dict.fromkeys((self._layout.order, self._layout.columns["id"])))
-        )
-        made = f"CREATE INDEX CONCURRENTLY ON {self._source.full_name} ({columns.as_string()})"
-        if not self._mark:
-            return made
-        return f"{made} WHERE {waiting_rows(sql.Identifier(self._mark), facts.types[self._mark]).as_string()}"
 
     def _facts(self) -> TableFacts:
         execute = self._connection.execute
@@ -160,12 +134,10 @@ class ForeignTable(OwnedTable):
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
         cursor = self._connection.cursor(binary=True)
-        left_out = [*skip, *self._left]
-        parameters = {"rows": rows, "bytes": size, "skip": _array(left_out)}
+        parameters = {"rows": rows, "bytes": size, "skip": _array([*skip, *self._left])}
         with self._explained():
-            rows_read = cursor.execute(
-                self._ready().window, parameters, prepare=None if len(left_out) <= FEW_IDS else False
-            )
+            # Planned for the ids at hand: the plan of a prepared statement takes minutes where 100,000 rows wait.
+            rows_read = cursor.execute(self._ready().window, parameters, prepare=False)
         read = [ForeignRow(*row) for row in rows_read]
         failpoint("relay.table_read")
         found, left = deliverable(read, self._left_writers)
@@ -188,16 +160,11 @@ class ForeignTable(OwnedTable):
         self._connection.execute(self._source.compose(_KEEP_LEFT), (detail, _array(row.id for row in rows)))
 
     def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
-        rows = self._connection.execute(self._ready().there, {"ids": _array(id_ for id_ in ids if self._is_id(id_))})
+        possible = _array(id_ for id_ in ids if is_id(id_, self._ids))
+        rows = self._connection.execute(self._ready().there, {"ids": possible})
         return {id_: {self._reader.message(id_)} for (id_,) in rows} if self._reader else {}
 
-    def move(
-        self,
-        before: Progress,
-        after: Progress,
-        ready: Sequence[Row] = (),
-        refused: Sequence[Refusal] = (),
-    ) -> Progress:
+    def move(self, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Refused = ()) -> Progress:
         """See `OwnedTable`. It deletes or marks what was delivered."""
         del ready  # an id identifies a foreign row
         return self._take(self._ready().move, before, after, {"ids": _array(after.ids)} | refusals(refused, _array))
@@ -206,7 +173,7 @@ class ForeignTable(OwnedTable):
         """Return False: a foreign table has no evidence."""
         return False
 
-    def _figures(self) -> TableFigures:
+    def _figures(self) -> Figures:
         """See `OwnedTable`. Rows are counted up to 100,000.
 
         Without a time in the order column, the age is the time for which the first row has been the first one.
@@ -215,10 +182,10 @@ class ForeignTable(OwnedTable):
         first, age, count, discarded = found or (None, None, 0, 0)
         if first is None:
             self._first = ""
-            return TableFigures(0.0, 0, int(discarded))
+            return 0.0, 0, int(discarded)
         if first != self._first:
             self._first, self._first_at = first, time.monotonic()
-        return TableFigures(max(float(age or 0), time.monotonic() - self._first_at), int(count), int(discarded))
+        return max(float(age or 0), time.monotonic() - self._first_at), int(count), int(discarded)
 
     def _ready(self) -> ForeignStatements:
         if self._statements is None:

@@ -11,7 +11,7 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.table_contract import CHECKS, CONTRACT, Places, Table, breaches, require_contract
+from outbox._postgres.table_contract import BOUNDS, CONTRACT, Places, Table, breaches, require_contract
 from outbox._rules.foreign_layout import QualifiedName
 from outbox._service.exit_codes import Exit
 from outbox.errors import TableError
@@ -107,13 +107,10 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     ),
     "no key": other_key("message", "", "id"),
     "key of evidence": other_key("discarded", ", ADD PRIMARY KEY (id)", "xid, created_at, id"),
-    "checks": altered(
-        "message", "DROP CONSTRAINT outbox_bounds", "lacks, or has not validated, CHECK (octet_length", "ADD CHECK"
-    ),
     "a check that is not validated": (
         (
             "ALTER TABLE {n}_transaction DROP CONSTRAINT outbox_bounds; ALTER TABLE {n}_transaction ADD CHECK"
-            f" ({CHECKS[Table.CALLBACK][0]}) NOT VALID"
+            f" ({BOUNDS}) NOT VALID"
         ),
         "_transaction lacks, or has not validated, CHECK",
         "VALIDATE CONSTRAINT",

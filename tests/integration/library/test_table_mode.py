@@ -412,15 +412,6 @@ def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Pl
     assert [row.value for row in place.rows()] == [b"v"]
 
 
-@pytest.mark.parametrize("column", ["value", "header_values"])
-def test_the_table_refuses_a_row_that_a_relay_could_not_hold(place: Place, column: str) -> None:
-    large = "convert_to(repeat('x', 64000001), 'UTF8')"
-    content = large if column == "value" else f"ARRAY[{large}]"
-    statement = f"INSERT INTO {place.site.tables.message} (service, topic, {column}) VALUES ('g', 't', {content})"
-    with place.site.connect() as connection, pytest.raises(psycopg.errors.CheckViolation):
-        connection.execute(statement.encode())
-
-
 @pytest.fixture
 def engine(place: Place) -> Iterator[Engine]:
     made = place.site.engine()
@@ -575,10 +566,9 @@ LARGEST: dict[str, HeadersInput] = {
 
 
 @pytest.mark.parametrize("headers", LARGEST.values(), ids=LARGEST)
-def test_headers_that_the_table_would_refuse_are_refused_at_once(
+def test_headers_that_a_relay_would_not_read_are_refused_at_once(
     place: Place, engine: Engine, headers: list[tuple[str, bytes | None]]
 ) -> None:
-    """The driver's error would have the content of the row in its text."""
     with Session(engine) as session:
         place.outbox.publish(session, Message("orders", headers=headers))
         too_many = Message("orders", headers=[*headers, ("c", b"1")])

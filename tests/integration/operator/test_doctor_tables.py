@@ -86,7 +86,7 @@ def test_what_is_wrong_has_a_fix(store: Site, statement: str, problem: str, fix:
 def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it(store: Site) -> None:
     _run(store, "INSERT INTO {message} (service, topic) VALUES ('g', '{unknown}'), ('h', '{unknown}')")
     _run(store, "INSERT INTO {message} (service, topic) VALUES ('g', '{topic}')")
-    relay = store.relay(extra=relay_settings(store))
+    store.relay(extra=relay_settings(store))
     unknown = store.topic("nowhere")
 
     def wrong() -> list[tuple[str, str]]:
@@ -98,12 +98,6 @@ def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it
     ((finding, fix),) = wrong()
     assert finding == f"2 rows of g, h wait for topic {unknown}: TOPIC_MISSING, topic {unknown} does not exist"
     assert fix.startswith("create the topic")
-
-    def told() -> set[tuple[str, str, str, int]]:
-        lines = [json.loads(line) for line in relay.output().splitlines() if "Rows wait for a real topic" in line]
-        return {(one["source"], one["topic"], one["service"], one["rows"]) for one in lines}
-
-    wait_until(lambda: told() == {(SOURCE, unknown, "g", 1), (SOURCE, unknown, "h", 1)}, explain=store.logs)
 
 
 def test_rights_of_the_role_are_named(store: Site) -> None:

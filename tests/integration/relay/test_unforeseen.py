@@ -8,8 +8,10 @@ import pytest
 
 from outbox._postgres.message_table import MessageTable
 from outbox._settings.declared import TableSettings
+from outbox.protocol.discard import DiscardReason
 from outbox.settings import TableNames
-from relay.table.owned_table import Refusal, open_session
+from relay.delivery.rules.outgoing import Finding
+from relay.table.owned_table import open_session
 from relay.table.row_transactions import transactions
 from relay.table.source_table import SourceTable
 from tests.integration.relay.test_halts import publish, values
@@ -59,8 +61,7 @@ def test_a_row_without_topic_or_service_is_no_message_and_fails_no_statement(sho
             "service '' is not allowed: use 1 to 200 letters, digits, '.', '_' and '-'",
             "",
         ]
-        refused = [Refusal(one.local, id_, "MALFORMED", "why") for one in found[:2] for id_ in one.ids()]
-        source.move(progress, progress, (), refused)
+        source.move(progress, progress, (), [(one, Finding(DiscardReason.MALFORMED, "why")) for one in found[:2]])
     discarded = run(shop, "SELECT service, topic, reason FROM {discarded} ORDER BY id")
     assert discarded == [("orders", "", "MALFORMED"), ("", "orders", "MALFORMED")]
 

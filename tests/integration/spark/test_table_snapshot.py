@@ -16,10 +16,12 @@ from outbox._postgres.message_table import MessageTable
 from outbox._rules.source_progress import Progress
 from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox.errors import ConfigurationError
+from outbox.protocol.discard import DiscardReason
 from outbox.settings import TableNames
-from relay.table.owned_table import Refusal, open_session
-from relay.table.row_transactions import transactions
-from relay.table.rows import Row, id_of, local_of, which
+from relay.delivery.rules.outgoing import Finding
+from relay.table.owned_table import open_session
+from relay.table.row_transactions import Refused, transactions
+from relay.table.rows import Row, id_of
 from relay.table.source_table import SourceTable
 from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import open_snapshot
@@ -60,7 +62,7 @@ def insert(site: Site, *topics: str, timestamp: int | None = None) -> None:
             )
 
 
-def name(source: SourceTable, before: Progress, rows: Sequence[Row], refused: Sequence[Refusal] = ()) -> Progress:
+def name(source: SourceTable, before: Progress, rows: Sequence[Row], refused: Refused = ()) -> Progress:
     after = before.named(str(uuid4()), tuple(map(id_of, rows)))
     return source.move(before, after, rows, refused)
 
@@ -88,7 +90,8 @@ def test_only_what_was_delivered_before_is_settled(place: tuple[Site, SourceTabl
     insert(site, "waits", timestamp=now() + 1_000_000)
     window = source.window(100, 1_000_000, ())
     early, second, late, dead, waits = map(id_of, window.rows)
-    refused = Refusal(local_of(which(window.rows[3])), dead, "TOPIC_MISSING", "no topic")
+    (undeliverable,) = transactions(window.rows[3:4])
+    refused = undeliverable, Finding(DiscardReason.TOPIC_MISSING, "no topic")
     step = name(source, source.progress(), window.rows[:2])
     step = name(source, step, window.rows[2:3], [refused])
     found, topics = progress(site) or (TableProgress("", "", 0), [])

@@ -10,7 +10,7 @@ from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.record import Record
 from relay.recovery.author import Found
 from relay.table.kafka_progress import RowAuthor
-from relay.table.owned_table import IS_ID
+from relay.table.owned_table import is_id as is_id_of
 from relay.table.source_table import SourceTable
 
 SOURCE, TOPIC = "shop", "orders"
@@ -87,4 +87,4 @@ def test_database_is_not_asked_about_records_of_others(table: Mock, foreign: Rec
 )
 def test_no_header_makes_a_statement_fail(kind: str, text: str, *, is_id: bool) -> None:
     """An origin header may have anything behind the name of the source."""
-    assert IS_ID[kind](text) is is_id
+    assert is_id_of(text, kind) is is_id

@@ -116,19 +116,21 @@ _BOUNDED: LiteralString = (
 )
 """Whether a row, of `size` bytes as above, can be a message; `publish()` refuses what would be none (R68)."""
 
-_DDL: LiteralString = """
-CREATE TABLE IF NOT EXISTS {message} (
-    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    service text NOT NULL,
+_COLUMNS: LiteralString = """service text NOT NULL,
     topic text NOT NULL,
     partition integer NOT NULL DEFAULT -1,
     timestamp bigint,
     key bytea,
     value bytea,
     header_names text[],
-    header_values bytea[]
+    header_values bytea[]"""
+
+_DDL: LiteralString = """
+CREATE TABLE IF NOT EXISTS {message} (
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    {content}
 ) WITH ({storage}, {toast});
 COMMENT ON TABLE {message} IS
     'One row per message that waits for its delivery. The relay deletes rows after their delivery. Never updated.';
@@ -138,14 +140,7 @@ CREATE TABLE IF NOT EXISTS {scheduled} (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     created_at timestamptz NOT NULL DEFAULT now(),
     not_before timestamptz NOT NULL,
-    service text NOT NULL,
-    topic text NOT NULL,
-    partition integer NOT NULL DEFAULT -1,
-    timestamp bigint,
-    key bytea,
-    value bytea,
-    header_names text[],
-    header_values bytea[]
+    {content}
 );
 COMMENT ON TABLE {scheduled} IS
     'One row per message that waits for its time. The relay then moves it into the message table.';
@@ -299,10 +294,11 @@ class MessageTable(Tables):
     def statements(self) -> list[sql.Composed]:
         """Return the statements that make all of it, and the schema if there is none; running them again is safe."""
         names = self.names
-        storage = {"storage": sql.SQL(_STORAGE), "toast": sql.SQL(_TOAST), "uncompressed": sql.SQL(_UNCOMPRESSED)}
+        texts = {"storage": _STORAGE, "toast": _TOAST, "uncompressed": _UNCOMPRESSED, "content": _COLUMNS}
+        parts = {name: sql.SQL(text) for name, text in texts.items()}
         return [
             create_schema(names.schema),
-            *(statement.format(**self._names, **storage) for statement in split(_DDL)),
+            *(statement.format(**self._names, **parts) for statement in split(_DDL)),
             publish_statement((names.schema, names.publish_function), (names.schema, names.message)),
         ]
 

@@ -4,6 +4,7 @@ A transaction waits while one of its real topics cannot take messages, and while
 ordering keys waits. What waits stays in its table, and only its ids are kept here.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,7 @@ class Admission:
         self._origin_bytes = origin_bytes
         self._waiting: dict[tuple[str, str], str] = {}  # topic, or "" behind another, by transaction id and service
         self._waiting_ids: list[int] = []
+        self._rows: Counter[tuple[str, str]] = Counter()  # that wait, by topic and service
         self._blocked: set[OrderingKey] = set()
         self._given_up: set[tuple[str, str]] = set()
         self._released: int | None = None
@@ -55,6 +57,10 @@ class Admission:
     def waiting(self) -> Sequence[int]:
         """Return the ids of the rows that wait; they are left out of the next window."""
         return self._waiting_ids
+
+    def by_topic(self) -> dict[tuple[str, str], int]:
+        """Return how many rows wait for real topics, by topic and service; without those behind others."""
+        return {place: rows for place, rows in self._rows.items() if place[0]}
 
     def topics(self, among: Collection[str]) -> set[str]:
         """Return those of some topics for which a transaction waits."""
@@ -87,6 +93,7 @@ class Admission:
         self._released = lowest if self._released is None else min(self._released, lowest or self._released)
         self._waiting.clear()
         self._waiting_ids.clear()
+        self._rows.clear()
         self._blocked.clear()
 
     def release_crowding(self) -> None:
@@ -147,8 +154,10 @@ class Admission:
         return self._gate.closed_to(transaction)
 
     def _wait(self, transaction: RowTransaction, topic: str) -> None:
+        rows = transaction.ids()
         self._waiting[_name(transaction)] = topic
-        self._waiting_ids += transaction.ids()
+        self._waiting_ids += rows
+        self._rows[topic, transaction.service] += len(rows)
         self._blocked |= transaction.ordering_keys()
 
     def _inspect(self, transaction: RowTransaction, now: int) -> Finding | None:

@@ -1,15 +1,48 @@
-"""What waits in the tables of sources, in metrics."""
+"""What waits in the tables of sources, in logs and metrics."""
 
+import heapq
 import time
+from collections.abc import Mapping
+
+import structlog
 
 from relay import metrics
 
+SERVICES = 10
+"""Services whose rows wait that are logged at once."""
+WARN_SECONDS = 60.0
+"""Time until it is logged again that rows wait."""
 STALE_SECONDS = 15.0
 """Time after a look from which on the oldest row that it has seen is taken to wait still, or one that came since."""
 
+log = structlog.get_logger()
 
 Figures = tuple[float, int, int]
 """Age of the oldest row of a table in seconds, 0: none waits; how many wait; how many are discarded, up to 10,000."""
+
+
+class RowsThatWait:
+    """Logs again and again which rows of a table source wait for which real topics: those who published do not know."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._due: dict[tuple[str, str], float] = {}
+
+    def warn(self, rows: Mapping[tuple[str, str], int], now: float) -> None:
+        """Log the most numerous of them, each once a minute.
+
+        Args:
+            rows: How many rows wait, by topic and service.
+            now: Monotonic seconds.
+        """
+        self._due = {place: due for place, due in self._due.items() if place in rows and now < due}
+        for place in heapq.nlargest(SERVICES, rows, key=rows.__getitem__):
+            if place not in self._due:
+                self._due[place] = now + WARN_SECONDS
+                topic, service = place
+                log.warning(
+                    "Rows wait for a real topic", source=self._source, topic=topic, service=service, rows=rows[place]
+                )
 
 
 def table_figures(source: str, figures: Figures | None) -> None:

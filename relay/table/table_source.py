@@ -97,6 +97,7 @@ class TableSource:
         self._growth = 1
         self._committed_at = time.monotonic()
         self._figures_at = 0.0
+        self._rows_that_wait = report.RowsThatWait(table.name)
         self._purge_at = self._wake_at = 0.0
         self._verify_at = time.monotonic() + VERIFY_SECONDS
 
@@ -258,7 +259,7 @@ class TableSource:
         self._committed_at = time.monotonic()
 
     def _keep_up(self) -> None:
-        """Purge old evidence, and set the figures."""
+        """Purge old evidence, set the figures, and warn of what waits."""
         if time.monotonic() >= self._purge_at and not self._table.purge():
             self._purge_at = time.monotonic() + PURGE_SECONDS
         if time.monotonic() >= self._figures_at:
@@ -266,6 +267,7 @@ class TableSource:
             self._table.note_halt(None)  # a turn has ended well
             report.table_figures(self._table.name, self._table.figures())
             metrics.TABLE_ROWS.labels(self._table.name, metrics.WAITING_ROWS).set(len(self._admission.waiting()))
+            self._rows_that_wait.warn(self._admission.by_topic(), time.monotonic())
 
     def _wake(self) -> None:
         if time.monotonic() >= self._wake_at and not self._table.wake():

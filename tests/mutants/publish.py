@@ -201,6 +201,16 @@ def r88_offset_after_the_transaction(self: ConsumerLoop, consumer: Consumer) -> 
         self._is_done(consumer, message)
 
 
+@mutant(ConsumerLoop._take_one, "R88", Harm.LOST)
+@fails("unit/outbox/test_consumer_loop.py::test_nothing_behind_a_message_that_was_left_is_stored_before_it")
+def r88_behind_one_that_was_left(self: ConsumerLoop, consumer: Consumer) -> None:
+    """What came behind a message whose partition was lost is left with it. Handled all the same, its offset is stored
+    first if the partition is back, and the earlier message never comes again."""
+    message = self._early.popleft() if self._early else self._polled(consumer, 0.5)
+    if message is not None and self._is_done(consumer, message):
+        consumer.store_offsets(message)
+
+
 @mutant(trial.passes_by_itself, "R88", Harm.STUCK)
 @fails("integration/library/test_consumer_loop.py::test_outage_of_the_database_counts_as_no_attempt")
 def r88_outage_of_the_database(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import structlog
+from psycopg import sql
 
 from outbox._failpoints import failpoint
 from outbox._postgres.foreign_source import ForeignSource
@@ -15,7 +16,7 @@ from outbox.errors import ConfigurationError
 from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.table.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index, text_forms
 from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
-from relay.table.foreign.foreign_statements import ForeignStatements, make_statements
+from relay.table.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
 from relay.table.owned_table import OwnedTable, Window, is_id, refusals
 from relay.table.row_telemetry import Figures
 from relay.table.row_transactions import Refused
@@ -42,6 +43,9 @@ _KEEP_LEFT: LiteralString = (
     "INSERT INTO {discarded} (row_id, reason, detail) SELECT given, 'LEFT_IN_TABLE', CAST(%s AS text)"
     " FROM unnest(CAST(%s AS text[])) AS left_rows (given) WHERE NOT EXISTS"
     " (SELECT FROM {discarded} WHERE row_id = given AND reason = 'LEFT_IN_TABLE')"
+)
+_CACHE: LiteralString = (
+    "SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence(%s, %s)) AND seqcache > 1"
 )
 _INDEXES: LiteralString = (
     "SELECT a.attname, i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnotnull,"
@@ -116,8 +120,22 @@ class ForeignTable(OwnedTable):
         name = self._source.full_name
         facts = check_fits(name, self._layout, self._facts(), self._mark)
         if not has_index(self._layout, facts, self._mark):
-            log.warning("Foreign table has no index for its order", source=self.name, column=self._layout.order)
+            log.warning("Foreign table has no index for its order", source=self.name, create=self._index(facts))
+        if self._connection.execute(_CACHE, (self._quoted(), self._layout.order)).fetchone() is not None:
+            log.warning(
+                "Foreign table has no order: its sequence has a cache", source=self.name, column=self._layout.order
+            )
         return facts
+
+    def _index(self, facts: TableFacts) -> str:
+        """Return the statement that creates the index which the relay's reads need."""
+        columns = sql.SQL(", ").join(
+            map(sql.Identifier, dict.fromkeys((self._layout.order, self._layout.columns["id"])))
+        )
+        made = f"CREATE INDEX CONCURRENTLY ON {self._source.full_name} ({columns.as_string()})"
+        if not self._mark:
+            return made
+        return f"{made} WHERE {waiting_rows(sql.Identifier(self._mark), facts.types[self._mark]).as_string()}"
 
     def _facts(self) -> TableFacts:
         execute = self._connection.execute

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.fields import MAX_INT64
@@ -16,6 +17,7 @@ from outbox.protocol.size import record_size
 from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
 from relay.table import admission
+from relay.table import row_telemetry as report
 from relay.table.admission import Admission, Admitted
 from relay.table.row_transactions import RowTransaction, transactions
 from relay.table.rows import EPOCH_US, Row, records, transactions_of, whole
@@ -104,6 +106,28 @@ def test_a_closed_topic_holds_its_keys_and_nothing_else() -> None:
     assert ids(waiters.take(*window)) == [3, 6]
     assert list(waiters.admission.waiting()) == [1, 2, 4, 5]
     assert ids(waiters.take(row(7, 6, b"a"), row(8, 7, b"d"))) == [8]
+
+
+def test_rows_that_wait_are_counted_by_topic_and_service() -> None:
+    waiters = Waiters(orders=OPEN, gone=None)
+    of_other = row(3, 2, b"b", "gone", service="h")
+    waiters.take(row(1, 1, b"a", "gone"), row(2, 1, b"a", "gone"), of_other, row(4, 3, b"a"))
+    assert waiters.admission.by_topic() == {("gone", "g"): 2, ("gone", "h"): 1}
+    waiters.describe(gone=OPEN)
+    assert waiters.admission.by_topic() == {}
+
+
+def test_rows_that_wait_are_logged_once_a_minute() -> None:
+    waiting = report.RowsThatWait("shop")
+    with capture_logs() as logs:
+        for now, rows in [(0.0, 1), (5.0, 2), (61.0, 3)]:
+            waiting.warn({("gone", "g"): rows}, now)
+        waiting.warn({("gone", "g"): 3, ("gone", "h"): 7}, 62.0)
+        waiting.warn({}, 63.0)
+        waiting.warn({("gone", "g"): 4}, 64.0)
+    assert [(one["topic"], one["service"], one["rows"]) for one in logs] == [
+        *(("gone", "g", 1), ("gone", "g", 3), ("gone", "h", 7), ("gone", "g", 4))
+    ]
 
 
 def test_what_waits_comes_back_when_the_topic_opens() -> None:

@@ -1,0 +1,34 @@
+"""What the loop of `Inbox.run()` stores where the partition of a waiting message goes, and comes back (R88)."""
+
+from collections import deque
+from unittest.mock import Mock
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from outbox._consume import consumer_loop
+from outbox._consume.consumer_loop import ConsumerLoop
+
+
+def message(offset: int) -> Mock:
+    made = Mock(**{"topic.return_value": "orders", "partition.return_value": 0, "offset.return_value": offset})
+    made.error.return_value = None
+    return made
+
+
+def test_nothing_behind_a_message_that_was_left_is_stored_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, again = message(0), message(1), message(0)
+    polled, handled = deque([first, second, again]), deque[Mock]()
+    consumer = Mock(**{"poll.side_effect": lambda _: polled.popleft() if polled else None})
+    consumer.assignment.side_effect = lambda: [TopicPartition("orders", 0)] if len(polled) != 1 else []  # lost once
+
+    def handle(one: Mock) -> None:
+        handled.append(one)
+        if one is first:
+            raise ConnectionError
+
+    loop = ConsumerLoop("billing", handle, {}, ["orders"], None, 5, 60.0, lambda: not polled and handled[-1] is again)
+    monkeypatch.setattr(consumer_loop, "Consumer", Mock(return_value=consumer))
+    loop.run()
+    assert list(handled) == [first, again]
+    consumer.store_offsets.assert_called_once_with(again)

@@ -321,7 +321,7 @@ class MessageTable(Tables):
             role,
             {
                 names.message: (INSERT_RIGHT, _SELECT_RIGHT),
-                names.scheduled: (_SCHEDULE_RIGHT, _SELECT_RIGHT, "DELETE"),
+                names.scheduled: (_SCHEDULE_RIGHT, "SELECT (id, xid, created_at, not_before)", "DELETE"),
                 names.discarded: (_PROOF_RIGHT,),
                 names.delivered: (_DELIVERED_RIGHT,),
                 names.source: ("SELECT (id, purged_until)",),

@@ -86,10 +86,10 @@ class MessageInsert:
             return Statement(f"{self._one[numbered]}{last}", (self._service, *_flat_row(messages[0])))
         return Statement(f"{self._many[numbered]}{last}", (self._service, *_columns(messages)))
 
-    def later(self, message: Message, not_before: datetime, *, numbered: bool) -> Statement:
+    def later(self, message: Message, not_before: datetime, *, numbered: bool, more: str = "") -> Statement:
         """Return the statement for a message that waits for its time; it returns what `of()` returns."""
         us = (not_before - _EPOCH) // timedelta(microseconds=1)
-        return Statement(self._later[numbered], (us, self._service, *_flat_row(message)))
+        return Statement(f"{self._later[numbered]}{more and f', {more}'}", (us, self._service, *_flat_row(message)))
 
 
 def _columns(messages: Sequence[Message]) -> Iterator[object]:

@@ -34,8 +34,11 @@ LOOK_SECONDS = 60.0
 OLD_SECONDS = 60
 """From this age on a row that waits without an owner is a finding: another relay takes a table over much sooner."""
 
-# The system view may be closed to this role, and then a statement that names it would fail.
-_MAY_LOOK = "CAST(CAST(has_table_privilege('pg_catalog.pg_locks', 'SELECT') AS integer) AS text)"
+# What is closed to this role would let a statement fail that names it.
+_MAY_LOOK = (
+    "CAST(CAST(has_table_privilege('pg_catalog.pg_locks', 'SELECT') AND coalesce(has_column_privilege("
+    "to_regclass('{scheduled}'), 'not_before', 'SELECT'), false) AS integer) AS text)"
+)
 
 # Without an owner nothing is deleted, so that the first row is found at once. A serializable transaction could fail
 # because it reads rows. Of an advisory lock with two numbers the second one is in `objid`, without its sign.
@@ -45,7 +48,9 @@ _LOOK = (
     " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2"
     " AND l.classid = 1869967458 AND CAST(l.objid AS bigint)"
     " = CAST(CAST(to_regclass('{source}') AS oid) AS bigint) # 2147483648) THEN NULL"
-    " ELSE (SELECT CAST(CAST({age} AS integer) AS text) FROM {table} ORDER BY id LIMIT 1) END"
+    " ELSE (SELECT CAST(CAST(max(age) AS integer) AS text) FROM ((SELECT {age} AS age FROM {table} ORDER BY id LIMIT 1)"
+    " UNION ALL SELECT extract(epoch FROM clock_timestamp() - min(not_before)) FROM {scheduled}"
+    " WHERE not_before < now()) AS oldest) END"
 )
 
 log = logging.getLogger("outbox")
@@ -56,8 +61,11 @@ class OwnerLook:
 
     def __init__(self, names: TableNames, service: str, recorder: Recorder) -> None:
         self._table = written(names.schema, names.message)
-        source, table = (source_name(names.schema, name) for name in (names.source, names.message))
-        self._look = _LOOK.format(source=source, table=table, age=AGE)
+        source, table, scheduled = (
+            source_name(names.schema, name) for name in (names.source, names.message, names.scheduled)
+        )
+        self._look = _LOOK.format(source=source, table=table, scheduled=scheduled, age=AGE)
+        self._question = _MAY_LOOK.format(scheduled=scheduled)
         self._service = service
         self._recorder = recorder
         self._may_look: bool | None = None
@@ -69,7 +77,7 @@ class OwnerLook:
         if self._may_look is False or time.monotonic() < self._due:
             return ""
         if self._may_look is None:
-            return _MAY_LOOK
+            return self._question
         self._due = time.monotonic() + LOOK_SECONDS
         return self._look
 
@@ -317,9 +325,11 @@ class RowWriter:
 
     def write_later(self, connection: InsertConnection, message: Message, not_before: datetime) -> Written:
         """Write a message into the table of those that wait for their time; its id is negative."""
-        rows = connection.run(self._insert.later(message, not_before, numbered=connection.numbered))
+        more = self._look.column()
+        rows = connection.run(self._insert.later(message, not_before, numbered=connection.numbered, more=more))
         self._require(connection, 1, len(rows))
-        _, xid, started_us = rows[0]
+        _, xid, started_us, *seen = rows[0]
+        self._look.saw(*seen)
         return _written([rows[0][0]], xid, started_us)
 
     def _copied(

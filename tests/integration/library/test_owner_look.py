@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -162,6 +163,18 @@ def _publish(site: Site, outbox: Outbox, first: str) -> None:
         with connection.transaction():
             for _ in range(3):
                 outbox.publish(connection, Message("orders", b"v"))
+
+
+def test_messages_whose_time_has_come_are_looked_at(servers: Servers, looks: Looks) -> None:
+    with Site(servers.bootstrap_servers, servers.postgres_url) as site, site.connect() as connection:
+        MessageTable(site.tables).create(connection)
+        outbox = Outbox("orders", tables=site.tables, recorder=looks)
+        with connection.transaction():
+            for minutes in (10, -10, -10, 10):
+                time = datetime.now(UTC) + timedelta(minutes=minutes)
+                outbox.publish(connection, Message("orders", b"v", not_before=time))
+        outbox.close()
+    assert (looks.found[:2], looks.found[2] >= 600, len(looks.found)) == ([0, 0], True, 3)
 
 
 def test_the_metric_begins_at_zero(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

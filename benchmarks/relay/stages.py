@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -25,11 +24,12 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
+from relay.delivery.rules.volume import BatchPolicy, Volume
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.kafka.half_reader import Decoder
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.partition_progress import Checkpoints
-from relay.half.serving.hand_out import Batch, HandOut, take_ready
+from relay.half.serving.hand_out import Batch, HandOut
 from relay.half.state.check_schedule import CheckPolicy
 
 AT_ONCE = 5_000
@@ -115,12 +115,12 @@ def run_stages(messages: int) -> dict[str, float]:
 
 def _run_batch(watch: Stopwatch, ledger: Ledger, gate: Gate, halves: Sequence[Message], ops: Sequence[Message]) -> None:
     parsed = watch.time("decode_half", lambda: [_DECODER.half(message) for message in halves])
-    watch.time("take_half", lambda: ledger.read_halves(parsed))
+    watch.time("take_half", lambda: ledger.plain.read(parsed))
     records = watch.time("decode_op", lambda: [_DECODER.op(message) for message in ops])
     watch.time("take_op", lambda: ledger.read_ops(records))
-    ready = watch.time("hand_out", lambda: take_ready(ledger, gate, len(halves), sys.maxsize))
-    out = HandOut(ledger, Mock(), Mock(spec=TopicLookup, gate=gate), _CHANNEL, Mock())
-    watch.time("records", lambda: out.judge(Batch([], ready, [], []), 0))
+    out = HandOut(ledger, Mock(), Mock(spec=TopicLookup, gate=gate), _CHANNEL, Volume(BatchPolicy(), 5.0))
+    taken = watch.time("hand_out", lambda: ledger.take_plain(gate.open_to, BatchPolicy(), 0))
+    watch.time("records", lambda: out.judge(Batch([], [], [], [], plain=taken), 0))
 
 
 def _records(messages: int) -> tuple[list[Message], list[Message]]:

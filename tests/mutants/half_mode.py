@@ -1,7 +1,7 @@
 """Half mode: what the relay knows of halves and decisions, and from where it goes on."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from confluent_kafka import OFFSET_INVALID, Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -17,11 +17,14 @@ from outbox.protocol.op import OpEntry, OpSource, refuse_misplaced
 from relay.half.kafka.half_reader import Decoder
 from relay.half.ledger.deliveries import Deliveries
 from relay.half.ledger.ledger import Ledger
-from relay.half.ledger.op_decisions import Contradiction, Decisions, Obeyed
+from relay.half.ledger.op_decisions import Contradiction, Decisions, EarlyOp, Obeyed
 from relay.half.ledger.partition_progress import OpProgress, Progress, Unsettled
+from relay.half.ledger.pending_transactions import Lanes
+from relay.half.ledger.plain_halves import PlainHalves, _commits, _lane, _Road
 from relay.half.serving.commits import PROGRESS_SECONDS, Commits
 from relay.half.serving.intake import Intake, Unreadable
 from relay.half.serving.restore import _without_lost_halves, lost_ops, read_checkpoints
+from relay.half.serving.take_over import HalfAuthor
 from relay.half.serving.worker import PartitionWorker
 from relay.half.state.discard_index import Discards, ParkedHalves
 from relay.half.state.half_records import Half
@@ -122,7 +125,7 @@ def r20_named_for_ever(self: Unsettled, offsets: Iterable[int]) -> None:
     string is full, what was rolled back stays named. If only the next rollback looked again, and the lowest named
     offset were such a one, nothing above it could be said, and all that is committed there would wait for ever."""
     for offset in offsets:
-        self._remove(offset)
+        self._remove(range(offset, offset + 1))
 
 
 @mutant(Urgent.without_expected_answer, "R21", Harm.OUT_OF_ORDER)
@@ -322,3 +325,56 @@ def r65_rank_by_header(source: OpSource, *, verdict: bool) -> None:
     """Rank is proven by place; a header alone proves none. Every application of a channel may write to the op topic.
     One that writes an op record with the source `checker` or `operator` there overrules the producer: a ROLLBACK drops
     messages of a transaction that committed, a COMMIT shows those of one that did not, and nobody looks the row up."""
+
+
+@mutant(Lanes.is_held, "R28", Harm.OUT_OF_ORDER)
+@fails("unit/relay/test_plain_halves.py::test_the_order_of_a_key_is_kept_here_and_behind_the_ledger")
+def r28_plain_half_behind_the_ledger(self: Lanes, service: str, key: bytes) -> bool:
+    """A half that needs no decision of its own waits behind those of its key that are in the ledger. Without it, it
+    leaves past the ledger with its op marker, and overtakes an earlier one that is undecided: out of order."""
+    return False
+
+
+@mutant(_lane, "R28", Harm.OUT_OF_ORDER)
+@fails("unit/relay/test_plain_halves.py::test_the_order_of_a_key_is_kept_here_and_behind_the_ledger")
+def r28_plain_halves_of_one_key(half: Half) -> tuple[str, bytes] | None:
+    """Plain halves of one key leave in their order. Without it, the one whose marker comes first is first."""
+    return None
+
+
+@mutant(_commits, "R14", Harm.PHANTOM)
+@fails("unit/relay/test_plain_halves.py::test_only_the_one_marker_that_commits_a_half_lets_it_leave")
+def r14_any_op_on_a_plain_half(ops: Sequence[EarlyOp], half: Half) -> bool:
+    """Past the ledger leaves only what one op marker of its producer commits as it is. Without it, a half of which a
+    ROLLBACK was read, or two ops that contradict each other, is delivered: a phantom."""
+    return True
+
+
+@mutant(_Road.passes, "R24", Harm.STUCK)
+@fails("unit/relay/test_plain_halves.py::test_what_gate_or_pre_flight_would_refuse_goes_to_the_ledger")
+def r24_plain_half_without_a_topic(self: _Road, half: Half) -> bool:
+    """Plain halves pass gate and pre-flight, too. Without it, one that its topic will never take fails each batch."""
+    return True
+
+
+@mutant(PlainHalves._found_elsewhere, "R24", Harm.LOST)
+@fails("unit/relay/test_plain_halves.py::test_what_is_not_plain_goes_to_the_ledger_behind_all_before_it")
+def r24_half_of_a_transaction_of_several(self: PlainHalves) -> set[str]:
+    """A transaction is delivered whole: what has several halves, here or in the ledger, is no plain half."""
+    return set()
+
+
+@mutant(PlainHalves.lowest, "an op before its half", Harm.STUCK)
+@fails("unit/relay/test_plain_halves.py::test_an_op_on_a_half_that_waits_is_not_lost")
+def op_on_a_half_that_waits(self: PlainHalves, below: int) -> int:
+    """The op of a half that was read and is not in the ledger is kept. Without it, it counts as lost: check-back must
+    answer, and an alarm names halves as missing that are there."""
+    return below
+
+
+@mutant(HalfAuthor._is_ahead, "R31", Harm.DOUBLED)
+@fails("unit/relay/test_hanging_transactions.py::test_the_last_own_record_tells_how_its_transaction_had_ended")
+def r31_half_that_is_not_in_the_ledger(self: HalfAuthor, offset: int, in_hand: Collection[int]) -> bool:
+    """What the checkpoint names unsettled is owed, also where the ledger has no transaction of it: deferred halves, and
+    plain ones. Without it, records that hang of them are ended as committed, and delivered once more: doubled."""
+    return offset >= self._ledger.progress.head() or offset in in_hand

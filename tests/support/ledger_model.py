@@ -33,6 +33,7 @@ from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GateChange, GatePolicy
 from relay.delivery.rules.volume import BatchPolicy, Volume
 from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.op_decisions import EarlyOp
 from relay.half.ledger.partition_progress import Checkpoints
 from relay.half.ledger.pending_transactions import KEEP, BodyPolicy
 from relay.half.serving.hand_out import Batch, HandOut, take_ready
@@ -191,6 +192,15 @@ def hand_out(
     return HandOut(ledger, readers, lookup, CHANNEL, Volume(limit, 5.0))
 
 
+def _decided(half: Half, marker: EarlyOp) -> Transaction:
+    """The transaction of a plain half and its op marker."""
+    assert half.control is not None
+    transaction = Transaction(half.control.transaction_id, half.control.service, Truth.ROW, None, None, 0)
+    transaction.add(half.control.position, half)
+    transaction.decide(marker.entry, marker.source, marker.append_time)
+    return transaction
+
+
 class Fate(enum.Enum):
     OPEN = enum.auto()
     COMMITTED = enum.auto()
@@ -229,7 +239,9 @@ class World:
         patience: GatePolicy = PATIENT,  # how long transactions wait for a missing topic, ms
         bodies: BodyPolicy = KEEP,
         batch_bytes: int = sys.maxsize,  # what closes a batch, beside the number of messages
+        plain: bool = False,  # whether plain halves leave past the ledger
     ) -> None:
+        self.plain = plain
         self.parking = parking
         self.patience = patience
         self.bodies = bodies
@@ -400,7 +412,7 @@ class World:
     def read_halves(self, count: int) -> None:
         end = min(self.next_half + count, len(self.halves))
         while self.next_half < (limit := min(end, self.ledger.read_limit(self.next_half))):
-            self.ledger.read_halves(self.halves[self.next_half : limit])
+            (self.ledger.plain.read if self.plain else self.ledger.read_halves)(self.halves[self.next_half : limit])
             self.next_half = limit
 
     def read_deferred(self, most: int) -> None:
@@ -460,7 +472,7 @@ class World:
             assert found.offset not in self.malformed, "a malformed half left twice"
             self.malformed.add(found.offset)
         self.discard_log += [record for record in records if record.topic == CHANNEL.discard_topic]
-        for transaction in batch.ready:
+        for transaction in (*(_decided(*pair) for pair in batch.plain), *batch.ready):
             self._hand_out(transaction, records)
         for transaction in (*batch.ready, *batch.removed):
             for due in self.due_effects:
@@ -629,7 +641,13 @@ class World:
         ledger = self.ledger
         index, parking = ledger.discards, ledger._parking
         kept = (
-            *(ledger.pending._lanes._last, ledger.decisions._early, ledger.progress.unsettled._late),
+            *(
+                ledger.pending.lanes._last,
+                ledger.decisions._early._of,
+                *ledger.decisions._early._kept,
+                ledger.progress.unsettled._late,
+            ),
+            *(ledger.plain, ledger.plain._ids, ledger.plain._several),
             *(ledger.deliveries.queue, ledger.deliveries._waiting, ledger.deliveries._lacking),
             *(ledger.deferred._services, ledger.bodies._held),
             *(index._parked, index._followers, index._removed, index._resumed, *index._pins),

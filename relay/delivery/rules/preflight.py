@@ -116,7 +116,7 @@ def inspect(
         else:
             finding, topic = inspect_target(service, target, topics, channel, allowed), topics.get(target.topic)
             if bodies and topic is not None and finding is None:
-                finding = _inspect_record(service, message, target.topic, topic, now, more)
+                finding = inspect_record(service, message, target.topic, topic, now, more)
         if finding is not None:
             gravest = _graver(gravest, finding)
     return gravest
@@ -169,9 +169,10 @@ def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
     )
 
 
-def _inspect_record(
-    service: str, message: OutgoingMessage, name: str, topic: RealTopic, now: int | None, more: int
+def inspect_record(
+    service: str, message: OutgoingMessage, name: str, topic: RealTopic, now: int | None, more: int = 0
 ) -> Finding | None:
+    """Return what a real topic has against a message itself, or None; see `inspect`."""
     limit = topic.max_message_bytes
     age = 0 if now is None else now - message.timestamp()
     if topic.key_required and message.key is None:

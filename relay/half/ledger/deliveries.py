@@ -18,6 +18,7 @@ from outbox.protocol.record import Record
 from relay.half.ledger.op_decisions import Decisions
 from relay.half.ledger.partition_progress import Progress
 from relay.half.ledger.pending_transactions import Pending
+from relay.half.ledger.plain_halves import Plain
 from relay.half.state.discard_index import Discards, ParkedHalves, record_keys
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import COMMITTED, READY, ROLLED_BACK, Event, Transaction
@@ -241,6 +242,11 @@ def deliver(transaction: Transaction, partition: int) -> list[Record]:
         for record in records:
             record.headers.append((LATE_HEADER, str(transaction.discarded.reason).encode()))
     return records
+
+
+def deliver_plain(plain: Iterable[Plain], partition: int) -> list[Record]:
+    """Return the records of halves that are the only ones of their transactions."""
+    return [_real(half, half.control, partition, 1) for half, _ in plain if half.control]
 
 
 def _real(half: Half, control: HalfControl, partition: int, messages: int) -> Record:

@@ -13,10 +13,12 @@ from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl
 from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.volume import BatchPolicy
 from relay.half.ledger.deliveries import Deliveries
 from relay.half.ledger.op_decisions import Decisions, Dropped, EarlyOp
 from relay.half.ledger.partition_progress import Checkpoints, OpProgress, Progress
 from relay.half.ledger.pending_transactions import KEEP, Bodies, BodyPolicy, Pending
+from relay.half.ledger.plain_halves import OpenTo, Plain, PlainHalves
 from relay.half.state.check_schedule import CheckPolicy, Overdue, check_request
 from relay.half.state.discard_index import Discards, ParkedHalves, from_manifest, to_manifest
 from relay.half.state.half_records import Half, OpRecord
@@ -51,12 +53,16 @@ class Ledger:
         self.discards = Discards()
         self.pending = Pending(self.progress.unsettled, self._parking, self.bodies)
         self.overdue = Overdue(policy, self.pending.by_id.get, self.discards.parked)
+        plain_ids = set[str]()
         self.decisions = Decisions(
-            (topic_id, partition), self.counts, self.discards, self.deferred, self._parking, self.overdue
+            (topic_id, partition), self.counts, plain_ids, self.discards, self.deferred, self._parking, self.overdue
         )
+        self.plain = PlainHalves(plain_ids, self.progress, self.pending, self.discards, self.decisions)
         self.deliveries = Deliveries(
             self.progress, self.pending, self.discards, self.deferred, self.decisions, self.counts
         )
+        self._early: list[Transaction] = []  # that were decided before they were read
+        self._later: list[EarlyOp] = []  # on transactions here, while halves of theirs may be among the plain ones
         self._malformed: deque[Half] = deque()
         self.dropped = Dropped()
 
@@ -80,10 +86,31 @@ class Ledger:
             if half.offset < self.progress.next_half:
                 self.counts["half_reread"] += 1
             elif self.progress.read_half(half.offset):
-                if half.control is None:
-                    self._malformed.append(half)
-                else:
-                    self._add(half, half.control)
+                self._take(half)
+        self._all_read()
+
+    def take_plain(self, open_to: OpenTo, limit: BatchPolicy, now: int) -> list[Plain]:
+        """Let plain halves leave, and take those that are left over, see `PlainHalves.take`."""
+        taken, left = self.plain.take(open_to, limit, now)
+        for half in left:
+            self._take(half)
+        self._all_read()
+        later, self._later = self._later, []
+        for op in later:
+            self._read_entry(op)
+        return taken
+
+    def _take(self, half: Half) -> None:
+        if half.control is None:
+            self._malformed.append(half)
+        else:
+            self._add(half, half.control)
+
+    def _all_read(self) -> None:
+        """Act on decisions on what was just read."""
+        early, self._early = self._early, []
+        for transaction in early:
+            self.deliveries.judge(transaction)
         self.deliveries.judge_waiting()
         self._drop_lost_ops()
 
@@ -113,13 +140,12 @@ class Ledger:
             self._keep(half, half.control)
         if service is not None:
             self.deliveries.judge_lacking(service)
-        self._drop_lost_ops()
+        self._all_read()
 
     def restored(self) -> None:
         """Go on at the head of the checkpoint: all halves that it names unsettled were read."""
         self.progress.restored()
-        self.deliveries.judge_waiting()
-        self._drop_lost_ops()
+        self._all_read()
 
     def read_ops(self, records: Iterable[OpRecord]) -> None:
         """Take records of the op and verdict partition, those of each in the order of their offsets."""
@@ -132,10 +158,16 @@ class Ledger:
                 self.counts[self.dropped.note(record)] += 1
                 continue
             for entry in record.entries:
-                transaction = self.find(entry.transaction_id)
                 op = EarlyOp(record.offset, record.source, entry, record.append_time, record.is_verdict)
-                if self.decisions.read(op, transaction, self.progress.next_half) and transaction is not None:
-                    self.deliveries.judge(transaction)
+                if self.plain and self.find(entry.transaction_id):
+                    self._later.append(op)
+                else:
+                    self._read_entry(op)
+
+    def _read_entry(self, op: EarlyOp) -> None:
+        transaction = self.find(op.entry.transaction_id)
+        if self.decisions.read(op, transaction, self.progress.next_half) and transaction is not None:
+            self.deliveries.judge(transaction)
 
     # --- out: discards
 
@@ -257,7 +289,7 @@ class Ledger:
         if not self.pending.add(transaction, control.position, half):
             self.counts["half_copy"] += 1
         if self.decisions.apply_early(transaction):
-            self.deliveries.judge(transaction)
+            self._early.append(transaction)
 
     def _due(self, half: Half, control: HalfControl) -> int:
         """Return when a transaction is asked about first: by the age of its half, also after a restart."""
@@ -281,7 +313,7 @@ class Ledger:
         return self.pending.by_id.get(transaction_id) or self.discards.parked(transaction_id)
 
     def _drop_lost_ops(self) -> None:
-        below = self.deferred.lowest_of_all(self.progress.next_half)
+        below = self.plain.lowest(self.deferred.lowest_of_all(self.progress.next_half))
         self.decisions.drop_lost(below, self.progress.restored_head)
 
     # --- parking

@@ -1,11 +1,12 @@
 """Op entries of one half partition, and what each changes: a transaction, an op kept for later, or nothing. Pure."""
 
 import heapq
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import count
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.half.state.check_schedule import Overdue
@@ -19,6 +20,9 @@ EARLY_OPS = 100_000
 
 EARLY_OPS_OF_DEFERRED = 0.5
 """The part of these that may be for deferred halves: those for halves ahead must never wait for them."""
+
+EARLY_OPS_OF_PLAIN = 20_000
+"""So many more are kept for halves that were read and wait for a moment, see `relay.half.ledger.plain_halves`."""
 
 _DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 _WERE_ASKED = frozenset({OpSource.CHECKER, OpSource.LISTENER})
@@ -56,10 +60,10 @@ class Obeyed:
     def __init__(self) -> None:
         self._settled: dict[OpKind, tuple[set[str], set[str]]] = {kind: (set(), set()) for kind in _OPPOSITES}
 
-    def note(self, transaction_id: str, kind: OpKind) -> None:
-        """Note that a transaction was settled by a decision, COMMIT or ROLLBACK."""
+    def note(self, kind: OpKind, *transaction_ids: str) -> None:
+        """Note that transactions were settled by a decision, COMMIT or ROLLBACK."""
         new, _ = self._settled[kind]
-        new.add(transaction_id)
+        new.update(transaction_ids)
         if len(new) >= GENERATION:
             self._settled[kind] = (set(), new)
 
@@ -111,75 +115,68 @@ class Dropped:
         return report
 
 
-@dataclass(slots=True)
-class EarlyOp:
+class EarlyOp(NamedTuple):
     """A decision that came before its half."""
 
-    offset: Final[int]
-    source: Final[OpSource]
-    entry: Final[OpEntry]
-    append_time: Final[int]
-    is_verdict: Final[bool] = False
+    offset: int
+    source: OpSource
+    entry: OpEntry
+    append_time: int
+    is_verdict: bool = False
+
+    def size(self) -> int:
+        """Return for how many ops it counts: one with many runs of positions takes so much memory."""
+        return max(len(self.entry.positions.runs), 1)
 
 
 class EarlyOps:
     """Ops whose half is ahead: kept until it is read, or until its offsets were read without it."""
 
     def __init__(self) -> None:
+        self._of: dict[str, list[EarlyOp]] = {}
+        self._kept: tuple[dict[int, EarlyOp], dict[int, EarlyOp]] = ({}, {})
+        """Those of the op, and of the verdict partition, in their order, by `id()`."""
+        self._until: list[tuple[int, int, EarlyOp]] = []  # heap: last offset of the halves, a serial number
         self._serial = count()
-        self._ops: dict[int, EarlyOp] = {}
-        self._offsets: tuple[dict[int, int], dict[int, int]] = ({}, {})  # in the op, and in the verdict partition
-        self._of: defaultdict[str, list[int]] = defaultdict(list)
-        self._until: list[tuple[int, int]] = []  # heap: last offset of the halves, and whose
         self.size = 0
-        """How many are kept; one with many runs of positions counts once for each run, as it takes so much memory."""
-
-    def __len__(self) -> int:
-        """How many are kept."""
-        return len(self._ops)
+        """How many are kept, see `EarlyOp.size`."""
 
     def keep(self, op: EarlyOp) -> None:
         """Keep an op, in the order of its partition."""
-        serial = next(self._serial)
-        self._ops[serial] = op
-        self._offsets[op.is_verdict][serial] = op.offset
-        self.size += _size(op)
-        self._of[op.entry.transaction_id].append(serial)
-        heapq.heappush(self._until, (op.entry.last_offset, serial))
+        self._of.setdefault(op.entry.transaction_id, []).append(op)
+        self._kept[op.is_verdict][id(op)] = op
+        self.size += op.size()
+        heapq.heappush(self._until, (op.entry.last_offset, next(self._serial), op))
+
+    def of(self, transaction_id: str) -> Sequence[EarlyOp]:
+        """Return the ops of a transaction, in their order."""
+        return self._of.get(transaction_id, ())
 
     def pop(self, transaction_id: str) -> Sequence[EarlyOp]:
         """Take the ops of a transaction, in their order."""
-        serials = self._of.pop(transaction_id, None)
-        return () if serials is None else [self._take(serial) for serial in serials]
+        ops = self._of.pop(transaction_id, ())
+        for op in ops:
+            self._forget(op)
+        return ops
 
     def drop_below(self, head: int) -> Iterator[EarlyOp]:
         """Take the ops whose last half is below the head, and was not met."""
         while self._until and self._until[0][0] < head:
-            serial = heapq.heappop(self._until)[1]
-            if serial in self._ops:
-                op = self._take(serial)
-                self._forget(op.entry.transaction_id, serial)
+            op = heapq.heappop(self._until)[2]
+            if id(op) in self._kept[op.is_verdict]:
+                self._forget(op)
+                left = [other for other in self._of.pop(op.entry.transaction_id) if other is not op]
+                if left:
+                    self._of[op.entry.transaction_id] = left
                 yield op
 
-    def _take(self, serial: int) -> EarlyOp:
-        op = self._ops.pop(serial)
-        del self._offsets[op.is_verdict][serial]
-        self.size -= _size(op)
-        return op
-
-    def _forget(self, transaction_id: str, serial: int) -> None:
-        serials = self._of[transaction_id]
-        serials.remove(serial)
-        if not serials:
-            del self._of[transaction_id]
+    def _forget(self, op: EarlyOp) -> None:
+        del self._kept[op.is_verdict][id(op)]
+        self.size -= op.size()
 
     def oldest(self, *, verdict: bool = False) -> int | None:
         """Offset of the oldest record with an op that is kept; None if there is none."""
-        return next(iter(self._offsets[verdict].values()), None)
-
-
-def _size(op: EarlyOp) -> int:
-    return max(len(op.entry.positions.runs), 1)
+        return next((op.offset for op in self._kept[verdict].values()), None)
 
 
 class Waiting:
@@ -218,6 +215,7 @@ class Decisions:
         self,
         place: tuple[str, int],
         counts: Counter[str],
+        plain_ids: AbstractSet[str],
         discards: Discards,
         deferred: Deferred,
         parking: Parking,
@@ -225,6 +223,7 @@ class Decisions:
     ) -> None:
         self._place = place
         self._counts = counts
+        self._plain_ids = plain_ids
         self._discards = discards
         self._deferred = deferred
         self._parking = parking
@@ -281,7 +280,20 @@ class Decisions:
         """Remember the decision of a transaction that is settled, to find later ones that contradict it (R42)."""
         self._forget(transaction)
         if transaction.decision is not None:
-            self._obeyed.note(transaction.id, transaction.decision.kind)
+            self._obeyed.note(transaction.decision.kind, transaction.id)
+
+    # --- plain halves, see `relay.half.ledger.plain_halves`
+
+    def early(self, transaction_id: str) -> Sequence[EarlyOp]:
+        """Return the entries that were read before the transaction's half came to the ledger."""
+        return self._early.of(transaction_id)
+
+    def committed(self, transaction_ids: Sequence[str]) -> None:
+        """Forget the entries that committed plain halves, but for what they decided (R42)."""
+        for id_ in transaction_ids:
+            self._early.pop(id_)
+        self._obeyed.note(OpKind.COMMIT, *transaction_ids)
+        self._counts[_COUNTED_AS[OpKind.COMMIT, OpSource.PRODUCER]] += len(transaction_ids)
 
     def take_contradictions(self) -> list[Contradiction]:
         """Return op entries that contradict decisions that were obeyed, each once."""
@@ -294,6 +306,8 @@ class Decisions:
         entry = op.entry
         if self._discards.holds(entry.transaction_id):
             self._on_refused(op)
+        elif entry.transaction_id in self._plain_ids:
+            self._keep(op, EARLY_OPS + EARLY_OPS_OF_PLAIN)
         elif self._deferred and (entry.first_offset in self._deferred or entry.last_offset in self._deferred):
             self._keep(op, EARLY_OPS * EARLY_OPS_OF_DEFERRED)  # until its half is read again
         elif entry.last_offset < head:
@@ -332,7 +346,7 @@ class Decisions:
             self._discards.resume(transaction)
         else:
             self._discards.remove(transaction)
-            self._obeyed.note(transaction.id, entry.kind)
+            self._obeyed.note(entry.kind, transaction.id)
         self._counts[_COUNTED_AS[entry.kind, op.source]] += 1
 
     # --- entries on a pending or parked transaction

@@ -73,8 +73,8 @@ class Unsettled:
 
     def settle(self, offsets: Iterable[int]) -> None:
         """Settle offsets in the next checkpoint: what was delivered must not be delivered again."""
-        for offset in offsets:
-            self._remove(offset)
+        for run in _groups(offsets):
+            self._remove(run)
         self._name_late_ones_no_more()
 
     def settle_late(self, offsets: Iterable[int]) -> None:
@@ -92,7 +92,7 @@ class Unsettled:
     def _name_late_ones_no_more(self) -> None:
         """As far as there is room, from below: the lowest offset that is named always fits, so that it moves on."""
         while self._late and self.fits((self._late[0],)):
-            self._remove(heapq.heappop(self._late))
+            self._remove(range(offset := heapq.heappop(self._late), offset + 1))
 
     def _more(self, group: range) -> int:
         """How many more runs there would be without a group of adjacent offsets."""
@@ -100,25 +100,17 @@ class Unsettled:
         stop = self._stops[index]
         return (self._starts[index] < group.start) + (group.stop < stop or stop == self._head) - 1
 
-    def _remove(self, offset: int) -> None:
+    def _remove(self, run: range) -> None:
         starts, stops = self._starts, self._stops
-        if starts and starts[0] == offset < stops[0] - 1:  # as nearly always
-            starts[0] = offset + 1
+        if starts and starts[0] == run.start and run.stop < stops[0]:  # as nearly always
+            starts[0] = run.stop
             return
-        index = bisect_right(starts, offset) - 1
-        if index < 0 or offset >= stops[index]:
-            raise KeyError(offset)
-        start, stop = starts[index], stops[index]
-        if start == offset:
-            if stop == offset + 1:
-                del starts[index], stops[index]
-            else:
-                starts[index] = offset + 1
-        else:
-            stops[index] = offset
-            if stop > offset + 1:
-                starts.insert(index + 1, offset + 1)
-                stops.insert(index + 1, stop)
+        index = bisect_right(starts, run.start) - 1
+        if index < 0 or run.stop > stops[index]:
+            raise KeyError(run)
+        around = range(starts[index], run.start), range(run.stop, stops[index])
+        starts[index : index + 1] = [rest.start for rest in around if rest]
+        stops[index : index + 1] = [rest.stop for rest in around if rest]
 
 
 def _groups(offsets: Iterable[int]) -> Iterator[range]:

@@ -75,6 +75,10 @@ class Lanes:
             last.behind, transaction.is_first = transaction, False
         of_service[key] = transaction
 
+    def is_held(self, service: str, key: bytes) -> bool:
+        """Return whether a transaction is in a lane."""
+        return key in self._last.get(service, ())
+
     def leave(self, transaction: Transaction) -> Transaction | None:
         """Take a transaction out that is through; return the one that is first of its lane instead."""
         key = transaction.ordering_key
@@ -101,7 +105,7 @@ class Pending:
 
     def __init__(self, unsettled: Unsettled, parking: Parking, bodies: Bodies) -> None:
         self.by_id: dict[str, Transaction] = {}
-        self._lanes = Lanes(self.by_id)
+        self.lanes = Lanes(self.by_id)
         self._unsettled = unsettled
         self._parking = parking
         self._bodies = bodies
@@ -124,7 +128,7 @@ class Pending:
             shared_number(half.append_time),
         )
         self.by_id[transaction.id] = transaction
-        self._lanes.join(transaction)
+        self.lanes.join(transaction)
         return transaction
 
     def add(self, transaction: Transaction, position: int, half: Half) -> bool:
@@ -149,7 +153,7 @@ class Pending:
             self._unsettled.settle_late(offsets)
         else:
             self._unsettled.settle(offsets)
-        return self._lanes.leave(transaction)
+        return self.lanes.leave(transaction)
 
     def oldest(self) -> int | None:
         """Return the append time of the oldest one, ms of broker time; None if there is none."""

@@ -42,19 +42,16 @@ def report_batch(batch: Batch, partition: int) -> None:
     for half in batch.malformed:
         log.error("Malformed half discarded", partition=partition, offset=half.offset)
     if log.is_enabled_for(logging.DEBUG):
-        for transaction in delivered:
-            offsets = [half.offset for half in transaction.counted()]
-            log.debug(
-                "Transaction delivered",
-                transaction=transaction.id,
-                partition=partition,
-                first=offsets[0],
-                last=offsets[-1],
-            )
+        found = [(half.control.transaction_id, [half.offset]) for half, _ in batch.plain if half.control]
+        found += [(transaction.id, [half.offset for half in transaction.counted()]) for transaction in delivered]
+        for id_, offsets in found:
+            ends = {"first": offsets[0], "last": offsets[-1]}
+            log.debug("Transaction delivered", transaction=id_, partition=partition, **ends)
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
-    visible = ((found.service, found.decided_at, len(found.counted())) for found in delivered)
-    became_visible(visible, time.time_ns() // 1_000_000)
-    metrics.TRANSACTIONS.labels("delivered").inc(len(delivered) - len(late))
+    visible = Counter((half.control.service, marker.append_time) for half, marker in batch.plain if half.control)
+    visible.update((found.service, found.decided_at) for found in delivered for _ in found.counted())
+    became_visible(((*since, count) for since, count in visible.items()), time.time_ns() // 1_000_000)
+    metrics.TRANSACTIONS.labels("delivered").inc(len(batch.plain) + len(delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
 

@@ -1,6 +1,6 @@
 """Hand-out: what of one half partition goes into its next Kafka transaction, judged as it leaves the ledger.
 
-Each transaction goes one road, as a whole:
+Plain halves leave first (`relay.half.ledger.plain_halves`). Each other transaction goes one road, as a whole:
 
     the ledger    has it decided, read to its last half, and first of its ordering key: a candidate
     the gate      if a real topic cannot take it now, it waits in the ledger, and those of its ordering key behind it
@@ -22,15 +22,16 @@ from outbox._failpoints import failpoint
 from outbox.protocol.names import Channel
 from outbox.protocol.record import Record
 from relay.delivery.delivery_telemetry import at_gate
-from relay.delivery.rules.outgoing import Finding
-from relay.delivery.rules.preflight import inspect, refused, topics_of
+from relay.delivery.rules.outgoing import Finding, Target
+from relay.delivery.rules.preflight import RealTopic, inspect, refused, topics_of
 from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import BatchPolicy, Volume
 from relay.delivery.sending import Sent
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.kafka.half_reader import PartitionReaders
-from relay.half.ledger.deliveries import deliver, discard, discard_malformed, malformed, tombstones
+from relay.half.ledger.deliveries import deliver, deliver_plain, discard, discard_malformed, malformed, tombstones
 from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.plain_halves import Plain
 from relay.half.state.discard_index import ParkedHalves, all_keys, record_keys, to_manifest
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction
@@ -47,9 +48,17 @@ class Batch:
     refused: Mapping[Transaction, Finding] = field(default_factory=dict)
     """The ready ones that go there instead of to their real topics, and why."""
     records: list[Record] = field(default_factory=list)  # what is written, in this order
+    plain: Sequence[Plain] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.removed or self.ready or self.moves or self.malformed)
+        return self._parts() > 0
+
+    def _parts(self) -> int:
+        return sum(map(len, (self.plain, self.removed, self.ready, self.moves, self.malformed)))
+
+    def transactions(self) -> int:
+        """Return how many transactions become visible."""
+        return len(self.plain) + len(self.ready)
 
     def delivered(self) -> list[Transaction]:
         """Return the ready ones that go to their real topics."""
@@ -57,12 +66,12 @@ class Batch:
 
     def sent(self) -> Sent:
         """Return what failure or success of its Kafka transaction is judged by."""
-        is_single = len(self.removed) + len(self.ready) + len(self.moves) + len(self.malformed) <= 1
-        return Sent(Counter(record.topic for record in self.records), self._size, is_single)
+        return Sent(Counter(record.topic for record in self.records), self._size, self._parts() <= 1)
 
     def _size(self) -> int:
         moved = (move.transaction for move in self.moves)
-        return sum(transaction.size for transaction in chain(self.ready, moved))
+        plain = sum(half.size() for half, _ in self.plain)
+        return plain + sum(transaction.size for transaction in chain(self.ready, moved))
 
 
 class HandOut:
@@ -77,6 +86,7 @@ class HandOut:
         self._channel = channel
         self._volume = volume
         self._ready: list[Transaction] = []
+        self._plain: Sequence[Plain] = ()
 
     def next(self, now: int) -> Batch:
         """Return the next batch, judged; it may be empty. The ledger holds it for settled.
@@ -85,8 +95,11 @@ class HandOut:
         """
         self._lookup.describe_stale()
         ledger, limit = self._ledger, self._volume.limit
+        self._ready, self._plain = [], ()
+        plain = self._plain = self._take_plain(limit, now)
         ready, removed = self._take_ready(limit), ledger.discards.take_removed()
-        batch = Batch(removed, ready, ledger.take_parked(now, limit.messages), ledger.take_malformed())
+        moves, damaged = ledger.take_parked(now, limit.messages), ledger.take_malformed()
+        batch = Batch(removed, ready, moves, damaged, plain=plain)
         self._fetch_bodies(batch)
         self.judge(batch, now)
         if batch.moves:
@@ -100,6 +113,7 @@ class HandOut:
         def judge(transaction: Transaction) -> Finding | None:
             return transaction.lacks() or inspect(transaction, gate.topics, channel, now, gate.allowed)
 
+        batch.records += deliver_plain(batch.plain, partition)
         batch.refused = refused(batch.ready, judge, partial(self._lookup.describe_again, in_hand=self._in_hand))
         for transaction in batch.removed:
             batch.records += tombstones(all_keys(transaction), transaction, channel.discard_topic, partition)
@@ -121,14 +135,23 @@ class HandOut:
 
     def _in_hand(self) -> set[int]:
         """Return the offsets of what is handed out: records of it on real topics may be open, and are not missing."""
-        return {half.offset for transaction in self._ready for half in transaction.all_halves()}
+        ready = {half.offset for transaction in self._ready for half in transaction.all_halves()}
+        return ready.union(half.offset for half, _ in self._plain)
+
+    def _take_plain(self, limit: BatchPolicy, now: int) -> Sequence[Plain]:
+        """Take plain halves; a topic that is new here, or a batch that must be smaller, needs a closer look."""
+        gate, deferred, is_reduced = self._lookup.gate, self._ledger.deferred, self._volume.is_reduced
+
+        def open_to(service: str, target: Target) -> RealTopic | None:
+            return None if is_reduced or deferred.holds(service) else gate.open_to(service, target)
+
+        return self._ledger.take_plain(open_to, limit, now)
 
     def _take_ready(self, limit: BatchPolicy) -> Sequence[Transaction]:
         """Take what may go to its real topics; a topic that is new here is looked at first."""
-        ready = self._ready = []
-        is_new = True
+        ready, is_new = self._ready, True
         while is_new:
-            messages = limit.messages - sum(len(transaction.halves) for transaction in ready)
+            messages = limit.messages - sum(len(transaction.halves) for transaction in ready) - len(self._plain)
             size = limit.bytes - sum(transaction.size for transaction in ready)
             ready += take_ready(self._ledger, self._lookup.gate, messages, size)
             is_new = self._lookup.describe_unknown(self._in_hand)

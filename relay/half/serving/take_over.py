@@ -78,8 +78,8 @@ class HalfAuthor:
 
     def _is_ahead(self, offset: int, in_hand: Collection[int]) -> bool:
         """Whether the checkpoint does not settle a half that is not pending."""
-        is_unread = offset >= self._ledger.progress.head() or offset in self._ledger.deferred
-        return is_unread or offset in in_hand
+        progress = self._ledger.progress
+        return offset >= progress.head() or offset in progress.unsettled or offset in in_hand
 
 
 class CheckpointAuthor:

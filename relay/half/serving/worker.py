@@ -171,14 +171,15 @@ class PartitionWorker(threading.Thread):
             self.arrivals.wait(self._tick())
 
     def _tick(self) -> float:
-        is_idle = not self._ledger.pending and not self._ledger.deliveries.queue
+        ledger = self._ledger
+        is_idle = not (ledger.pending or ledger.plain or ledger.deliveries.queue)
         return IDLE_TICK_SECONDS if is_idle else TICK_SECONDS
 
     # --- in
 
     def _read(self) -> None:
-        self._read_halves()
         self._recall()
+        self._read_halves()
         self._read_ops(verdict=False)
         self._read_ops(verdict=True)
         self._at_once = min(2 * self._at_once, READ_AT_ONCE)
@@ -192,7 +193,7 @@ class PartitionWorker(threading.Thread):
             left -= len(halves)
             self._half_read_at = time.monotonic()
             self._clock.saw(max([half.append_time for half in halves]), _ms())
-            self._ledger.read_halves(halves)
+            self._ledger.plain.read(halves)
 
     def _can_take_half(self) -> bool:
         offset = self.arrivals.next_half()
@@ -237,7 +238,7 @@ class PartitionWorker(threading.Thread):
 
     def _write(self, batch: Batch) -> None:
         if batch:
-            self._sending.send(batch.sent(), partial(self._commit, batch.records, len(batch.ready)))
+            self._sending.send(batch.sent(), partial(self._commit, batch.records, batch.transactions()))
             if any(transaction.discarded for transaction in batch.ready):
                 failpoint("relay.late_committed")
             report.report_batch(batch, self.partition)

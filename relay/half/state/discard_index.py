@@ -6,6 +6,7 @@ that Kafka transaction fails, it is thrown away with the ledger.
 """
 
 from collections import defaultdict
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
@@ -57,6 +58,10 @@ class Discards:
     def count(self) -> tuple[int, int]:
         """How many are there undecided, and how many decided."""
         return len(self._parked), len(self._refused)
+
+    def among(self, ids: AbstractSet[str]) -> set[str]:
+        """Return the transactions that are there of those with some ids."""
+        return (self._parked.keys() & ids) | (self._refused.keys() & ids)
 
     def park(self, transaction: Transaction) -> None:
         """Add an undecided transaction that moves to the discard topic."""

@@ -33,7 +33,7 @@ FAR: list[tuple[str, str | bytes | None]] = [
 ]
 HEAD = 100
 DEFERRED = 30
-"""A half that was read and is not kept."""
+"""A half that was read and is not in the ledger: deferred, or a plain one that waits."""
 ELSEWHERE = 40
 """A half whose real topic is another one."""
 
@@ -112,10 +112,10 @@ def delivery() -> Mock:
 def hanging(cluster: Cluster, delivery: Mock) -> Own:
     """Of a half partition that owes one transaction and is through with another one."""
     owed = Mock(all_halves=lambda: [half(20, OWED)])
-    ledger = Mock(spec=Ledger, partition=PARTITION, deferred={DEFERRED})
+    ledger = Mock(spec=Ledger, partition=PARTITION)
     ledger.find.side_effect = {transaction_id(OWED): owed}.get
     ledger.discards = Mock(**{"holds.return_value": False})
-    ledger.progress = Mock(**{"head.return_value": HEAD})
+    ledger.progress = Mock(unsettled={20, DEFERRED}, **{"head.return_value": HEAD})
     halves = Mock(spec=HalfReader, find=cluster.find)
     made = Own({}, Mock(), "outbox-relay", HalfAuthor(ledger, halves), delivery)
     assert not made.take_stale()

@@ -44,6 +44,7 @@ class _History(RuleBasedStateMachine):
         bodies=st.sampled_from([KEEP, NONE]),
         window=st.sampled_from(["wide", "narrow"]),
         batch_bytes=st.sampled_from([sys.maxsize, sys.maxsize, 1]),
+        plain=st.booleans(),
     )
     def make(
         self,
@@ -54,8 +55,9 @@ class _History(RuleBasedStateMachine):
         bodies: BodyPolicy = KEEP,
         window: str = "wide",
         batch_bytes: int = sys.maxsize,
+        plain: bool = False,
     ) -> None:
-        self.world = World(parking=parking, patience=patience, bodies=bodies, batch_bytes=batch_bytes)
+        self.world = World(parking=parking, patience=patience, bodies=bodies, batch_bytes=batch_bytes, plain=plain)
         relay.half.ledger.op_decisions.EARLY_OPS = SMALL_ROOM if small_room else ROOM
         choose_window(window)
 

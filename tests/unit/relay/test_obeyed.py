@@ -48,16 +48,16 @@ def test_obeyed_of_an_unknown_transaction_contradicts_nothing() -> None:
 def test_obeyed_of_both_kinds_contradicts_nothing() -> None:
     """As of a committed transaction that an operator dropped from the discard topic."""
     obeyed = Obeyed()
-    obeyed.note(ID, OpKind.COMMIT)
-    obeyed.note(ID, OpKind.ROLLBACK)
+    obeyed.note(OpKind.COMMIT, ID)
+    obeyed.note(OpKind.ROLLBACK, ID)
     assert obeyed.contradiction(OpSource.OPERATOR, rollback(1, 0)) is None
 
 
 def test_obeyed_remembers_rollbacks_beside_many_commits() -> None:
     obeyed = Obeyed()
-    obeyed.note(ID, OpKind.ROLLBACK)
+    obeyed.note(OpKind.ROLLBACK, ID)
     for number in range(2, 2 + 3 * GENERATION):
-        obeyed.note(transaction_id(number), OpKind.COMMIT)
+        obeyed.note(OpKind.COMMIT, transaction_id(number))
     assert obeyed.contradiction(OpSource.PRODUCER, commit(1, 0)) is not None
     assert obeyed.contradiction(OpSource.PRODUCER, rollback(3 * GENERATION, 0)) is not None
     assert obeyed.contradiction(OpSource.PRODUCER, rollback(2, 0)) is None, "it is forgotten: memory is bounded"

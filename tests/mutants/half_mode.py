@@ -338,7 +338,8 @@ def r28_plain_half_behind_the_ledger(self: Lanes, service: str, key: bytes) -> b
 @mutant(_lane, "R28", Harm.OUT_OF_ORDER)
 @fails("unit/relay/test_plain_halves.py::test_the_order_of_a_key_is_kept_here_and_behind_the_ledger")
 def r28_plain_halves_of_one_key(half: Half) -> tuple[str, bytes] | None:
-    """Plain halves of one key leave in their order. Without it, the one whose marker comes first is first."""
+    """Plain halves of one key leave in their order. Without it the one whose marker comes first leaves first, and the
+    messages of its key are out of order on their real topic."""
     return None
 
 
@@ -360,7 +361,8 @@ def r24_plain_half_without_a_topic(self: _Road, half: Half) -> bool:
 @mutant(PlainHalves._found_elsewhere, "R24", Harm.LOST)
 @fails("unit/relay/test_plain_halves.py::test_what_is_not_plain_goes_to_the_ledger_behind_all_before_it")
 def r24_half_of_a_transaction_of_several(self: PlainHalves) -> set[str]:
-    """A transaction is delivered whole: what has several halves, here or in the ledger, is no plain half."""
+    """What has several halves, here or in the ledger, is no plain half: a transaction is delivered whole. Without it
+    its first half leaves alone, and an op on the others finds no transaction: they are lost, or come much later."""
     return set()
 
 

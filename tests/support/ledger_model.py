@@ -631,7 +631,7 @@ class World:
         assert len(self.ledger.pending) == 0, "something is never settled"
         reasons = {manifest.reason for manifest in self.discarded().values()}
         assert reasons <= {DiscardReason.INCOMPLETE, DiscardReason.MALFORMED}, "something stays in the discard topic"
-        checkpoint = self.ledger.half_checkpoint()
+        checkpoint = self.ledger.checkpoints().half
         assert checkpoint == HalfCheckpoint(len(self.halves), len(self.halves))
         ends = (len(self.ops), len(self.verdicts))
         assert self.ledger.checkpoints()[1:] == tuple(OpCheckpoint(end, end) for end in ends)

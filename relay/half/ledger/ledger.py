@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
+from outbox.protocol.checkpoint import OpCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl
 from relay.delivery.rules.outgoing import Finding
@@ -86,33 +86,28 @@ class Ledger:
             if half.offset < self.progress.next_half:
                 self.counts["half_reread"] += 1
             elif self.progress.read_half(half.offset):
-                self._take(half)
+                self._add(half)
         self._all_read()
 
     def take_plain(self, open_to: OpenTo, limit: BatchPolicy, now: int) -> list[Plain]:
         """Let plain halves leave, and take those that are left over, see `PlainHalves.take`."""
         taken, left = self.plain.take(open_to, limit, now)
         for half in left:
-            self._take(half)
+            self._add(half)
         self._all_read()
         later, self._later = self._later, []
         for op in later:
             self._read_entry(op)
         return taken
 
-    def _take(self, half: Half) -> None:
-        if half.control is None:
-            self._malformed.append(half)
-        else:
-            self._add(half, half.control)
-
     def _all_read(self) -> None:
-        """Act on decisions on what was just read."""
+        """Act on decisions on what was just read, and drop ops on what never comes."""
         early, self._early = self._early, []
         for transaction in early:
             self.deliveries.judge(transaction)
         self.deliveries.judge_waiting()
-        self._drop_lost_ops()
+        below = self.plain.lowest(self.deferred.lowest_of_all(self.progress.next_half))
+        self.decisions.drop_lost(below, self.progress.restored_head)
 
     def deferred_wanted(self, most: int) -> list[int]:
         """Return offsets of deferred halves that are to be read again now, ascending, and all of one service."""
@@ -236,17 +231,11 @@ class Ledger:
         """Return whether a check or a parking waits only for the end of the op or verdict partition."""
         return self.overdue.needs_op_end(now) or (self.lacks_room() and self.overdue.ops_known_until() < now - GRACE_MS)
 
-    def half_checkpoint(self) -> HalfCheckpoint:
-        return self.progress.half_checkpoint()
-
-    def op_checkpoint(self) -> OpCheckpoint:
-        """Return the progress of the op partition; see `OpProgress.checkpoint`."""
-        return self._checkpoint(self.progress.ops, verdict=False)
-
     def checkpoints(self) -> Checkpoints:
         """Return the progress of all three partitions, which is committed together."""
-        verdicts = self._checkpoint(self.progress.verdicts, verdict=True)
-        return Checkpoints(self.half_checkpoint(), self.op_checkpoint(), verdicts)
+        ops, verdicts = self.progress.ops, self.progress.verdicts
+        places = self._checkpoint(ops, verdict=False), self._checkpoint(verdicts, verdict=True)
+        return Checkpoints(self.progress.half_checkpoint(), *places)
 
     def _checkpoint(self, progress: OpProgress, *, verdict: bool) -> OpCheckpoint:
         needed = self.decisions.needed(progress.next, verdict=verdict)
@@ -263,12 +252,15 @@ class Ledger:
 
     # --- halves
 
-    def _add(self, half: Half, control: HalfControl) -> None:
+    def _add(self, half: Half) -> None:
         """Take a half that was read for the first time; defer it if it begins a transaction of a service at its limit.
 
         While halves of a service are deferred, all further ones are: what is kept of a service was read in its order.
         """
-        if self.deferred.holds(control.service) or (
+        control = half.control
+        if control is None:
+            self._malformed.append(half)
+        elif self.deferred.holds(control.service) or (
             self._parking.is_full(control.service)
             and control.transaction_id not in self.pending.by_id
             and not self.discards.holds(control.transaction_id)
@@ -311,10 +303,6 @@ class Ledger:
     def find(self, transaction_id: str) -> Transaction | None:
         """Return a transaction that is pending, or parked in the discard topic."""
         return self.pending.by_id.get(transaction_id) or self.discards.parked(transaction_id)
-
-    def _drop_lost_ops(self) -> None:
-        below = self.plain.lowest(self.deferred.lowest_of_all(self.progress.next_half))
-        self.decisions.drop_lost(below, self.progress.restored_head)
 
     # --- parking
 

@@ -150,7 +150,7 @@ class PartitionWorker(threading.Thread):
     def _restore_halves(self) -> None:
         """Read the keys of all unsettled halves before anything is delivered, and when they are due."""
         began, count = time.monotonic(), 0
-        for halves in self._readers.halves.read(chain.from_iterable(self._ledger.half_checkpoint().unsettled)):
+        for halves in self._readers.halves.read(chain.from_iterable(self._ledger.progress.half_checkpoint().unsettled)):
             if self.arrivals.is_stopping:
                 return
             self._ledger.read_halves(halves)

@@ -82,11 +82,11 @@ def test_whoever_decides_a_commit_has_it_delivered(source: OpSource) -> None:
     ledger = ledger_with_parked()
     assert ledger.discards.count() == (1, 0)
     ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0), source=source)])
-    assert ledger.op_checkpoint() == OpCheckpoint(0, 1), "the op is needed until its effect is committed"
+    assert ledger.checkpoints().op == OpCheckpoint(0, 1), "the op is needed until its effect is committed"
     (transaction,) = taken_ready(ledger, ALL)
     assert transaction.discarded is not None
     assert [found.offset for found in transaction.counted()] == [0]
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 1)
+    assert ledger.checkpoints().op == OpCheckpoint(1, 1)
     assert ledger.discards.count() == (0, 0)
 
 
@@ -94,9 +94,9 @@ def test_whoever_decides_a_commit_has_it_delivered(source: OpSource) -> None:
 def test_whoever_decides_a_rollback_has_it_removed(source: OpSource) -> None:
     ledger = ledger_with_parked()
     ledger.read_ops([op(0, entry(ROLLBACK, 1, "0", 0, 0), source=source)])
-    assert ledger.op_checkpoint() == OpCheckpoint(0, 1)
+    assert ledger.checkpoints().op == OpCheckpoint(0, 1)
     assert (ready(ledger), removed(ledger)) == ([], [1])
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 1)
+    assert ledger.checkpoints().op == OpCheckpoint(1, 1)
     assert ledger.discards.count() == (0, 0)
 
 
@@ -108,7 +108,7 @@ def test_what_was_delivered_is_not_delivered_again_when_the_op_is_read_again() -
     ledger.read_ops([op(2, decision)])
     assert ready(ledger) == []
     assert ledger.counts["op_settled"] == 1
-    again = new_ledger(ledger.half_checkpoint(), OpCheckpoint(0, 3))
+    again = new_ledger(ledger.checkpoints().half, OpCheckpoint(0, 3))
     again.read_ops(op(offset, decision) for offset in range(3))
     assert ready(again) == []
 
@@ -117,7 +117,7 @@ def test_a_commit_whose_effect_was_not_committed_has_it_after_the_crash() -> Non
     ledger = new_ledger(halves=[half(0, 1)])
     manifests = park(ledger)
     ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0))])
-    again = new_ledger(ledger.half_checkpoint(), ledger.op_checkpoint())
+    again = new_ledger(ledger.checkpoints().half, ledger.checkpoints().op)
     again.restore_discards(manifests)
     again.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0))])
     assert ready(again) == [1]
@@ -138,7 +138,7 @@ def test_contradictions_are_looked_up_there_too() -> None:
     ledger = ledger_with_parked(0)
     ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 5)), op(1, entry(ROLLBACK, 1, "0", 0, 5))])
     assert ledger.counts["contradiction"] == 1
-    assert ledger.op_checkpoint() == OpCheckpoint(2, 2), "neither of them is needed any more"
+    assert ledger.checkpoints().op == OpCheckpoint(2, 2), "neither of them is needed any more"
     (request,) = ledger.take_due(LATE)
     assert request.transaction_id == transaction_id(1)
     ledger.read_ops([op(2, entry(COMMIT, 1, "0", 0, 0), source=CHECKER)])
@@ -187,12 +187,12 @@ def test_an_operator_has_pre_flight_look_again() -> None:
     assert ledger.discards.count() == (0, 1)
     deliver = entry(DELIVER, 1, "0", 0, 0)
     ledger.read_ops([op(1, deliver, source=OPERATOR), op(2, deliver, source=OPERATOR)])
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 3)
+    assert ledger.checkpoints().op == OpCheckpoint(1, 3)
     (transaction,) = taken_ready(ledger, ALL)
     assert transaction.complete()
     assert transaction.discarded == MISSING
     assert ledger.discards.count() == (0, 0)
-    assert ledger.op_checkpoint() == OpCheckpoint(3, 3)
+    assert ledger.checkpoints().op == OpCheckpoint(3, 3)
     ledger.refuse(transaction, Finding(DiscardReason.TOO_LARGE, "too large now"))
     assert ledger.discards.count() == (0, 1)
     ledger.read_ops([op(3, deliver, source=OPERATOR)])
@@ -216,14 +216,14 @@ def test_nobody_else_and_nothing_else_changes_it(decision: OpEntry, source: OpSo
     ledger.read_ops([op(1, decision, source=source)])
     assert (ready(ledger), removed(ledger), ledger.discards.count()) == ([], [], (0, 1))
     assert ledger.counts["op_dropped"] == 1
-    assert ledger.op_checkpoint() == OpCheckpoint(2, 2)
+    assert ledger.checkpoints().op == OpCheckpoint(2, 2)
 
 
 @pytest.mark.parametrize("source", [CHECKER, OPERATOR])
 def test_who_saw_the_row_may_have_it_removed(source: OpSource) -> None:
     ledger = ledger_with_refused()
     ledger.read_ops([op(1, entry(ROLLBACK, 1, "0", 0, 0), source=source)])
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 2)
+    assert ledger.checkpoints().op == OpCheckpoint(1, 2)
     assert (ready(ledger), removed(ledger), ledger.discards.count()) == ([], [1], (0, 0))
 
 
@@ -261,7 +261,7 @@ def test_a_late_commit_that_cannot_be_delivered_stays_with_the_new_reason() -> N
 def test_a_half_that_comes_after_the_decision_is_settled() -> None:
     ledger = ledger_with_refused()
     ledger.read_halves([half(1, 1, 1)])
-    assert ledger.half_checkpoint() == HalfCheckpoint(2, 2)
+    assert ledger.checkpoints().half == HalfCheckpoint(2, 2)
     assert ledger.counts["stray"] == 1
 
 

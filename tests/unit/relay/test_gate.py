@@ -64,7 +64,7 @@ class GatedLedger:
 
     def commit(self, *targets: str, key: bytes | None = None, partition: int = -1, service: str = SERVICE) -> int:
         """A transaction with a message to each of these topics, and its commit; its number."""
-        number, first = self.count, self.ledger.half_checkpoint().head
+        number, first = self.count, self.ledger.checkpoints().half.head
         halves = []
         for position, topic in enumerate(targets):
             control = HalfControl(topic, partition, transaction_id(number), position, service, Truth.ROW)
@@ -176,7 +176,7 @@ def test_closed_topic_waits_then_gives_up(before: RealTopic | None, after: RealT
     assert relay.turn() == [1], "nobody else waits"
     assert relay.turn(POLICY.max_age // 2) == []
     assert relay.ledger.deliveries.queue.held() == 1
-    assert relay.ledger.half_checkpoint().unsettled == runs_of([0]), "the checkpoint names it"
+    assert relay.ledger.checkpoints().half.unsettled == runs_of([0]), "the checkpoint names it"
     relay.cluster["late"] = after
     assert relay.turn(2 * POLICY.pause_max) == [0]
     assert relay.ledger.deliveries.queue.held() == 0

@@ -68,7 +68,7 @@ def offsets(transaction: Transaction) -> list[int]:
 
 def restored(ledger: Ledger) -> Ledger:
     """The ledger that the next owner makes of this one's checkpoints, by way of their strings."""
-    half_checkpoint, op_checkpoint = ledger.half_checkpoint(), ledger.op_checkpoint()
+    half_checkpoint, op_checkpoint = ledger.checkpoints().half, ledger.checkpoints().op
     return new_ledger(
         parse_half_checkpoint(half_checkpoint.encode(TOPIC_ID, 0), half_checkpoint.offset, TOPIC_ID, 0),
         parse_op_checkpoint(op_checkpoint.encode(OP_TOPIC_ID, 0), op_checkpoint.offset, OP_TOPIC_ID, 0),
@@ -85,25 +85,25 @@ def test_a_committed_half_is_handed_out_once_and_counts_as_settled_then() -> Non
     ledger = new_ledger(halves=[half(0, 1)])
     assert take(ledger) == []
     ledger.read_ops([op(0, commit(1, 0))])
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 1, runs_of([0])), "not settled before it is taken"
+    assert ledger.checkpoints().half == HalfCheckpoint(0, 1, runs_of([0])), "not settled before it is taken"
     assert take(ledger) == [1]
     assert take(ledger) == []
-    assert ledger.half_checkpoint() == HalfCheckpoint(1, 1)
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 1)
+    assert ledger.checkpoints().half == HalfCheckpoint(1, 1)
+    assert ledger.checkpoints().op == OpCheckpoint(1, 1)
     assert len(ledger.pending) == 0
 
 
 def test_a_rolled_back_half_is_settled_and_never_handed_out() -> None:
     ledger = new_ledger(halves=[half(0, 1)], ops=[op(0, rollback(1, 0)), op(1, commit(1, 0))])
     assert take(ledger) == []
-    assert ledger.half_checkpoint() == HalfCheckpoint(1, 1)
+    assert ledger.checkpoints().half == HalfCheckpoint(1, 1)
     assert ledger.counts["op_settled"] == 1
 
 
 def test_an_undecided_half_pends() -> None:
     ledger = new_ledger(halves=[half(0, 1)])
     assert len(ledger.pending) == 1
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 1, runs_of([0]))
+    assert ledger.checkpoints().half == HalfCheckpoint(0, 1, runs_of([0]))
 
 
 def test_messages_are_counted_in_the_order_of_their_positions_wherever_they_lie() -> None:
@@ -121,16 +121,16 @@ def test_a_batch_is_limited_by_messages_and_never_splits_a_transaction() -> None
     assert take(ledger, 0) == []
     assert take(ledger, 1) == [0]
     assert take(ledger, 4) == [1, 2]
-    assert ledger.half_checkpoint() == HalfCheckpoint(9, 15, runs_of(range(9, 15)))
+    assert ledger.checkpoints().half == HalfCheckpoint(9, 15, runs_of(range(9, 15)))
     assert take(ledger, ALL) == [3, 4]
 
 
 def test_a_malformed_half_leaves_by_its_own_door() -> None:
     ledger = new_ledger(halves=[damaged(0), half(1, 1)])
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 2, runs_of([0, 1]))
+    assert ledger.checkpoints().half == HalfCheckpoint(0, 2, runs_of([0, 1]))
     assert [found.offset for found in ledger.take_malformed()] == [0]
     assert ledger.take_malformed() == []
-    assert ledger.half_checkpoint() == HalfCheckpoint(1, 2, runs_of([1]))
+    assert ledger.checkpoints().half == HalfCheckpoint(1, 2, runs_of([1]))
 
 
 def test_what_is_read_again_is_passed_over() -> None:
@@ -192,7 +192,7 @@ def test_a_transaction_is_incomplete_once_its_last_offset_was_read_past() -> Non
     (transaction,) = taken_ready(ledger, ALL)
     assert not transaction.complete()
     assert offsets(transaction) == [0]
-    assert ledger.half_checkpoint() == HalfCheckpoint(1, 3, runs_of([1, 2]))
+    assert ledger.checkpoints().half == HalfCheckpoint(1, 3, runs_of([1, 2]))
 
 
 def test_one_that_waits_for_its_halves_holds_its_ordering_key() -> None:
@@ -209,7 +209,7 @@ def test_struck_messages_are_settled_undelivered() -> None:
     (transaction,) = taken_ready(ledger, ALL)
     assert offsets(transaction) == [0, 3]
     assert transaction.complete()
-    assert ledger.half_checkpoint() == HalfCheckpoint(4, 4)
+    assert ledger.checkpoints().half == HalfCheckpoint(4, 4)
 
 
 def test_a_straggler_that_comes_while_the_transaction_is_held_goes_with_it() -> None:
@@ -218,17 +218,17 @@ def test_a_straggler_that_comes_while_the_transaction_is_held_goes_with_it() -> 
     ledger.read_ops([op(1, commit(1, 0))])
     first, second = taken_ready(ledger, ALL)
     assert [offsets(first), offsets(second)] == [[0], [1]]
-    assert ledger.half_checkpoint() == HalfCheckpoint(4, 4)
+    assert ledger.checkpoints().half == HalfCheckpoint(4, 4)
 
 
 def test_copies_that_a_mirror_made_are_settled_with_the_original() -> None:
     ledger = new_ledger(halves=[half(0, 1, 0), half(1, 1, 1), half(2, 1, 0), half(3, 1, 1)])
     assert ledger.counts["half_copy"] == 2
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 4, runs_of([0, 1, 2, 3]))
+    assert ledger.checkpoints().half == HalfCheckpoint(0, 4, runs_of([0, 1, 2, 3]))
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 0, 1))])
     (transaction,) = taken_ready(ledger, ALL)
     assert offsets(transaction) == [0, 1]
-    assert ledger.half_checkpoint() == HalfCheckpoint(4, 4)
+    assert ledger.checkpoints().half == HalfCheckpoint(4, 4)
 
 
 @pytest.mark.parametrize("decided_first", [True, False])
@@ -245,13 +245,13 @@ def test_of_two_halves_of_one_position_the_acknowledged_one_counts(*, decided_fi
     (transaction,) = taken_ready(ledger, ALL)
     assert offsets(transaction) == [1, 2]
     assert transaction.complete()
-    assert ledger.half_checkpoint() == HalfCheckpoint(3, 3)
+    assert ledger.checkpoints().half == HalfCheckpoint(3, 3)
 
 
 def test_a_rollback_of_a_part_settles_all_that_was_read() -> None:
     ledger = new_ledger(halves=[half(0, 1, 0), half(1, 1, 1), half(2, 1, 1)])
     ledger.read_ops([op(0, rollback(1, 0), source=CHECKER)])
-    assert ledger.half_checkpoint() == HalfCheckpoint(3, 3)
+    assert ledger.checkpoints().half == HalfCheckpoint(3, 3)
 
 
 def test_a_large_transaction_is_judged_once_not_at_each_of_its_halves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,37 +324,37 @@ def test_a_decision_that_was_replaced_is_not_acted_on_when_its_halves_are_read()
     assert take(ledger) == [2]
     ledger.read_halves(half(offset, 100 + offset) for offset in range(2, 9))
     assert take(ledger) == []
-    assert ledger.half_checkpoint() == HalfCheckpoint(2, 9, runs_of(range(2, 9)))
+    assert ledger.checkpoints().half == HalfCheckpoint(2, 9, runs_of(range(2, 9)))
 
 
 def test_an_op_that_comes_before_its_half_is_kept_and_pins_the_op_partition() -> None:
     ledger = new_ledger(ops=[op(0, commit(9, 90)), op(1, commit(1, 1)), op(2, rollback(2, 2))])
-    assert ledger.op_checkpoint() == OpCheckpoint(0, 3)
+    assert ledger.checkpoints().op == OpCheckpoint(0, 3)
     ledger.read_halves([half(0, 0), half(1, 1), half(2, 2)])
     assert take(ledger) == [1]
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 3, runs_of([0]))
-    assert ledger.op_checkpoint() == OpCheckpoint(0, 3)
+    assert ledger.checkpoints().half == HalfCheckpoint(0, 3, runs_of([0]))
+    assert ledger.checkpoints().op == OpCheckpoint(0, 3)
     ledger.read_halves(half(offset, offset) for offset in range(3, 91) if offset not in {1, 2, 9})
-    assert ledger.op_checkpoint() == OpCheckpoint(3, 3)
+    assert ledger.checkpoints().op == OpCheckpoint(3, 3)
 
 
 def test_early_ops_of_one_transaction_pin_one_by_one() -> None:
     ledger = new_ledger(ops=[op(0, commit(1, 5)), op(1, commit(2, 6)), op(2, entry(COMMIT, 1, "0-1", 5, 9))])
     ledger.read_halves(half(offset, 100 + offset) for offset in range(6))
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 3), "the first one's offsets were read, the third one's not"
+    assert ledger.checkpoints().op == OpCheckpoint(1, 3), "the first one's offsets were read, the third one's not"
     ledger.read_halves([half(6, 2)])
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 3), "the second one's decision has had no effect yet (R85)"
+    assert ledger.checkpoints().op == OpCheckpoint(1, 3), "the second one's decision has had no effect yet (R85)"
     assert take(ledger) == [2]
-    assert ledger.op_checkpoint() == OpCheckpoint(2, 3)
+    assert ledger.checkpoints().op == OpCheckpoint(2, 3)
     ledger.read_halves(half(offset, 100 + offset) for offset in range(7, 10))
-    assert ledger.op_checkpoint() == OpCheckpoint(3, 3)
+    assert ledger.checkpoints().op == OpCheckpoint(3, 3)
 
 
 def test_an_op_whose_offsets_were_read_without_its_half_is_lost() -> None:
     ledger = new_ledger(ops=[op(0, commit(1, 1)), op(1, rollback(2, 1)), op(2, commit(3, 2))])
     ledger.read_halves([half(0, 10), half(1, 11)])
     assert (ledger.counts["op_lost"], ledger.counts["op_settled"]) == (1, 1)
-    assert ledger.op_checkpoint() == OpCheckpoint(2, 3)
+    assert ledger.checkpoints().op == OpCheckpoint(2, 3)
 
 
 def test_a_replay_after_a_restart_is_not_lost() -> None:
@@ -370,7 +370,7 @@ def test_replays_below_the_head_are_dropped_at_once_unless_they_match_a_pending_
     assert ledger.counts["op_settled"] == 1
     ledger.read_halves([half(5, 5)])
     assert take(ledger) == [5]
-    assert ledger.half_checkpoint() == HalfCheckpoint(9, 9)
+    assert ledger.checkpoints().half == HalfCheckpoint(9, 9)
 
 
 @pytest.mark.parametrize("source", list(OpSource))
@@ -395,12 +395,12 @@ def test_a_repeated_early_op_of_a_straggler_settles_it_once() -> None:
     ledger.read_halves(half(offset, 100 + offset) for offset in range(3, 9))
     ledger.read_ops([op(3, rollback(0, 1))])
     assert take(ledger) == []
-    assert ledger.half_checkpoint().unsettled == runs_of(range(3, 9))
+    assert ledger.checkpoints().half.unsettled == runs_of(range(3, 9))
 
 
 def test_answers_without_a_decision_are_not_kept_for_halves_ahead() -> None:
     ledger = new_ledger(ops=[op(0, entry(UNKNOWN, 1, "0", 5, 5, checks=1)), op(1, entry(DELIVER, 2, "0", 5, 5))])
-    assert ledger.op_checkpoint() == OpCheckpoint(2, 2)
+    assert ledger.checkpoints().op == OpCheckpoint(2, 2)
     assert ledger.counts["op_passed"] == 2
 
 
@@ -430,7 +430,7 @@ def test_early_ops_beyond_the_room_are_passed_and_the_checker_answers_for_them(m
     ledger.read_halves(half(number, number) for number in range(3))
     assert not ledger.decisions.is_full()
     assert take(ledger) == [0, 1]
-    assert ledger.op_checkpoint() == OpCheckpoint(3, 3)
+    assert ledger.checkpoints().op == OpCheckpoint(3, 3)
     assert overdue(ledger) == [transaction_id(2)]
 
 
@@ -442,7 +442,7 @@ def test_an_op_for_another_place_decides_nothing_here(foreign: dict[str, str | i
     ledger.read_ops([op(0, elsewhere)])
     assert take(ledger) == []
     assert ledger.counts["op_foreign"] == 1
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 1)
+    assert ledger.checkpoints().op == OpCheckpoint(1, 1)
 
 
 def test_a_malformed_op_record_is_counted_and_passed() -> None:
@@ -479,7 +479,7 @@ def test_a_verdict_overrules_a_producer_in_either_order() -> None:
         ledger = new_ledger(ops=records)
         ledger.read_halves([half(0, 1)])
         assert take(ledger) == []
-        assert ledger.half_checkpoint() == HalfCheckpoint(1, 1)
+        assert ledger.checkpoints().half == HalfCheckpoint(1, 1)
 
 
 def test_nobody_is_asked_about_before_verdicts_were_read() -> None:
@@ -521,7 +521,7 @@ def test_a_full_window_stops_the_reading_until_its_lowest_half_is_settled() -> N
     ledger = new_ledger()
     every_other(ledger, 0, WINDOW)
     assert ledger.read_limit(WINDOW) == WINDOW
-    assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
+    assert ledger.checkpoints().half.encode(TOPIC_ID, 0)
     ledger.read_ops([op(WINDOW, rollback(0, 0))])
     assert ledger.read_limit(WINDOW) == WINDOW + 2
 
@@ -541,11 +541,11 @@ def test_a_restored_full_window_can_be_read_again_and_no_further() -> None:
     ledger.read_ops([op(0, *(commit(number, number) for number in range(1, WINDOW, 2)))])
     assert len(take(ledger)) == WINDOW // 2
     again = restored(ledger)
-    assert again.half_checkpoint() == ledger.half_checkpoint(), "before anything was read"
+    assert again.checkpoints().half == ledger.checkpoints().half, "before anything was read"
     for start in range(0, WINDOW, 5_000):
         assert again.read_limit(start) == WINDOW
         again.read_halves(half(offset, offset) for offset in range(start, start + 5_000))
-    assert again.half_checkpoint() == ledger.half_checkpoint()
+    assert again.checkpoints().half == ledger.checkpoints().half
     assert again.read_limit(WINDOW) == WINDOW
     assert len(again.pending) == WINDOW // 2
 
@@ -558,11 +558,11 @@ def test_one_undecided_half_does_not_stop_a_busy_partition() -> None:
         limit = min(ledger.read_limit(head), head + 1_000)
         assert limit > head
         ledger.read_halves(half(offset, offset) for offset in range(head, limit))
-        assert ledger.half_checkpoint().encode(TOPIC_ID, 0), "whatever happens next"
+        assert ledger.checkpoints().half.encode(TOPIC_ID, 0), "whatever happens next"
         ledger.read_ops([op(head, *(commit(number, number) for number in range(head, limit)))])
         assert len(take(ledger)) == limit - head
         head = limit
-    assert ledger.half_checkpoint().unsettled == runs_of([0])
+    assert ledger.checkpoints().half.unsettled == runs_of([0])
     assert restored(ledger).read_limit(0) == head, "all of it can be read again"
 
 
@@ -575,12 +575,12 @@ def test_malformed_half_beyond_checkpoint_space_waits() -> None:
     others = range(2, 2 * FEW, 2)
     ledger.read_ops([op(0, *(commit(offset, offset) for offset in others))])
     assert take(ledger) == list(others)
-    assert len(ledger.half_checkpoint().unsettled) == FEW
+    assert len(ledger.checkpoints().half.unsettled) == FEW
     assert ledger.take_malformed() == []
     ledger.read_ops([op(1, commit(0, 0), commit(1, 1))])
     assert take(ledger) == [0, 1]
     assert [found.offset for found in ledger.take_malformed()] == [end]
-    assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
+    assert ledger.checkpoints().half.encode(TOPIC_ID, 0)
 
 
 def test_transaction_beyond_checkpoint_space_keeps_its_order() -> None:
@@ -594,13 +594,13 @@ def test_transaction_beyond_checkpoint_space_keeps_its_order() -> None:
     delivered: list[int] = []
     for _ in range(1_000):
         delivered += take(ledger, 500)
-        assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
+        assert ledger.checkpoints().half.encode(TOPIC_ID, 0)
         if len(delivered) == len(numbers):
             break
     assert sorted(delivered) == numbers
     place = {offset: index for index, offset in enumerate(delivered)}
     assert all(place[offset] > place[offset - 5_000] for offset in numbers[5_000:])
-    assert ledger.half_checkpoint() == HalfCheckpoint(len(numbers), len(numbers))
+    assert ledger.checkpoints().half == HalfCheckpoint(len(numbers), len(numbers))
 
 
 def test_the_holes_that_a_scattered_transaction_will_leave_are_reserved() -> None:
@@ -617,7 +617,7 @@ def test_the_holes_that_a_scattered_transaction_will_leave_are_reserved() -> Non
     assert ledger.read_limit(head) == head
     ledger.read_ops([op(1, entry(COMMIT, 10**6, ",".join(map(str, scattered)), 0, 298))])
     assert 10**6 in take(ledger)
-    assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
+    assert ledger.checkpoints().half.encode(TOPIC_ID, 0)
 
 
 def test_the_head_never_runs_further_ahead_than_a_checkpoint_can_say() -> None:
@@ -635,12 +635,12 @@ def test_delivered_above_undecided_half_is_not_redelivered() -> None:
     ledger.read_halves(halves)
     ledger.read_ops(ops)
     assert len(take(ledger)) == 1_000
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 1_001, runs_of([0]))
+    assert ledger.checkpoints().half == HalfCheckpoint(0, 1_001, runs_of([0]))
     again = restored(ledger)
     again.read_ops([op(1, commit(0, 0)), *(op(offset, commit(offset, offset)) for offset in range(2, 1_001))])
     again.read_halves(halves)
     assert take(again) == [0]
-    assert again.half_checkpoint() == HalfCheckpoint(1_001, 1_001)
+    assert again.checkpoints().half == HalfCheckpoint(1_001, 1_001)
     assert again.counts["op_lost"] == 0
 
 
@@ -650,13 +650,13 @@ def test_a_decision_that_waits_is_read_again_after_a_take_over() -> None:
     halves = [half(0, 1, key=b"k"), half(1, 2, key=b"k")]
     ledger.read_halves(halves)
     ledger.read_ops([op(0, commit(2, 1)), op(1)])
-    assert ledger.op_checkpoint() == OpCheckpoint(0, 2)
+    assert ledger.checkpoints().op == OpCheckpoint(0, 2)
     again = restored(ledger)
     again.read_halves(halves)
     again.read_ops([op(0, commit(2, 1)), op(1), op(2, commit(1, 0))])
     assert overdue(again) == []
     assert take(again) == [1, 2]
-    assert again.op_checkpoint() == OpCheckpoint(3, 3)
+    assert again.checkpoints().op == OpCheckpoint(3, 3)
 
 
 def test_of_decisions_that_wait_only_the_newest_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -666,7 +666,7 @@ def test_of_decisions_that_wait_only_the_newest_are_read_again(monkeypatch: pyte
     halves = [half(0, 1, key=b"k"), half(1, 2, key=b"k"), half(2, 3, key=b"k")]
     ledger.read_halves(halves)
     ledger.read_ops([op(0, commit(2, 1)), op(1, commit(3, 2)), op(2)])
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 3)
+    assert ledger.checkpoints().op == OpCheckpoint(1, 3)
     again = restored(ledger)
     again.read_halves(halves)
     again.read_ops([op(1, commit(3, 2)), op(2)])
@@ -676,7 +676,7 @@ def test_of_decisions_that_wait_only_the_newest_are_read_again(monkeypatch: pyte
 def test_a_disputed_decision_is_not_read_again() -> None:
     ledger = new_ledger(halves=[half(0, 1), half(1, 2, key=b"k"), half(2, 2, 1, key=b"k")])
     ledger.read_ops([op(0, commit(2, 5)), op(1, rollback(2, 5))])
-    assert ledger.op_checkpoint() == OpCheckpoint(2, 2)
+    assert ledger.checkpoints().op == OpCheckpoint(2, 2)
 
 
 def test_what_was_due_before_a_restart_is_due_at_once_after_it() -> None:
@@ -802,7 +802,7 @@ def test_every_interleaving_delivers_each_once_in_order() -> None:
 
 def _run(halves: list[Half], ops: list[OpRecord], steps: list[tuple[str, str]], seen: set[str]) -> None:
     ledger = new_ledger()
-    saved = (ledger.half_checkpoint(), ledger.op_checkpoint())
+    saved = (ledger.checkpoints().half, ledger.checkpoints().op)
     delivered: list[int] = []
     read = {"h": 0, "o": 0}
     for number, (kind, after) in enumerate(steps, 1):
@@ -812,7 +812,7 @@ def _run(halves: list[Half], ops: list[OpRecord], steps: list[tuple[str, str]], 
         taken = take(ledger) if after else []
         if after == "commit":
             delivered += taken
-            saved = (ledger.half_checkpoint(), ledger.op_checkpoint())
+            saved = (ledger.checkpoints().half, ledger.checkpoints().op)
         elif after == "crash":
             ledger, to_come = new_ledger(*saved), f"{saved} {delivered} {read} {steps[number:]}"
             if to_come in seen:
@@ -826,7 +826,7 @@ def _run(halves: list[Half], ops: list[OpRecord], steps: list[tuple[str, str]], 
         ledger.read_ops([op(offset, answers[int(id_[-12:], 16)], source=CHECKER)])
     delivered += take(ledger)
     assert delivered == [1, 2]
-    assert ledger.half_checkpoint() == HalfCheckpoint(3, 3)
+    assert ledger.checkpoints().half == HalfCheckpoint(3, 3)
 
 
 def test_pending_are_those_that_are_undecided_or_behind_an_earlier_one() -> None:

@@ -257,7 +257,7 @@ def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
     assert [found.value for found in move.halves] == [b"value", b"value"]
     assert {found.value for found in move.transaction.all_halves()} == {None}, "no body is kept in memory"
     assert [int(ready.id[-12:], 16) for ready in taken_ready(ledger, ALL)] == [2], "what it held up is free"
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 5, runs_of([0, 4]))
+    assert ledger.checkpoints().half == HalfCheckpoint(0, 5, runs_of([0, 4]))
 
 
 LIMITED = ParkingPolicy(service_pending_max=10, pending_max=20)
@@ -280,7 +280,7 @@ def test_service_at_its_limit_does_not_hold_up_others() -> None:
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 5_000, "0", 5_000, 5_000))])
     assert [int(ready.id[-12:], 16) for ready in taken_ready(ledger, ALL)] == [5_000]
     assert (len(ledger.pending), len(ledger.deferred), ledger.counts["parked"]) == (10, 4_990, 0)
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 5_001, (range(5_000),))
+    assert ledger.checkpoints().half == HalfCheckpoint(0, 5_001, (range(5_000),))
 
 
 def test_transaction_waits_for_its_deferred_halves() -> None:
@@ -329,11 +329,11 @@ def test_services_limit_is_enforced_in_portions() -> None:
 
 def test_flood_is_deferred_after_a_restart_too() -> None:
     before = flooded(100)
-    ledger = new_ledger(before.half_checkpoint(), before.op_checkpoint(), LIMITED)
+    ledger = new_ledger(before.checkpoints().half, before.checkpoints().op, LIMITED)
     ledger.read_halves(half(number, number, service="flood") for number in range(100))
     ledger.restored()
     assert (len(ledger.pending), len(ledger.deferred), ledger.progress.head()) == (10, 90, 100)
-    assert ledger.half_checkpoint() == before.half_checkpoint()
+    assert ledger.checkpoints().half == before.checkpoints().half
 
 
 def test_the_settings_say_the_same() -> None:

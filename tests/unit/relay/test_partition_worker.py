@@ -166,7 +166,7 @@ def test_ops_are_read_on_while_the_half_partition_stands_still(worker: Partition
     """It stands at its window; the ops that free it lie behind more early ops than there is room for."""
     worker.arrivals.feed(halves(0, 1, 2, 3, 4, 5, 6), commits(0, 5, 6))
     worker._read()
-    assert ledger.half_checkpoint().head == WINDOW
+    assert ledger.checkpoints().half.head == WINDOW
     assert ledger.decisions.is_full()
     worker.arrivals.feed([], commits(2, 4, 0, 1, 2, 3))
     worker._read()
@@ -246,8 +246,8 @@ def test_an_idle_partition_commits_hourly(
     assert delivery.commit.call_count == 1
     records, (half_place, op_place, verdict_place), _ = delivery.commit.call_args.args
     assert records == []
-    assert half_place.metadata == ledger.half_checkpoint().encode(TOPIC_ID, PARTITION)
-    assert op_place.metadata == ledger.op_checkpoint().encode(OP_TOPIC_ID, PARTITION)
+    assert half_place.metadata == ledger.checkpoints().half.encode(TOPIC_ID, PARTITION)
+    assert op_place.metadata == ledger.checkpoints().op.encode(OP_TOPIC_ID, PARTITION)
     assert verdict_place.metadata == ledger.checkpoints().verdict.encode(VERDICT_TOPIC_ID, PARTITION)
 
 

@@ -72,8 +72,8 @@ def test_what_waits_is_unsettled_and_its_marker_is_read_again_after_a_crash() ->
     ledger = waiting(half(0, 0, key=b"k"), half(1, 1, key=b"k"), half(2, 2))
     ledger.read_ops([op(0, commit(1, 1)), op(1, commit(2, 2))])
     assert offsets(ledger) == [2]
-    assert ledger.half_checkpoint().unsettled == runs_of([0, 1])
-    assert ledger.op_checkpoint().offset == 0
+    assert ledger.checkpoints().half.unsettled == runs_of([0, 1])
+    assert ledger.checkpoints().op.offset == 0
 
 
 def test_the_order_of_a_key_is_kept_here_and_behind_the_ledger() -> None:

@@ -34,10 +34,10 @@ LOOK_SECONDS = 60.0
 OLD_SECONDS = 60
 """From this age on a row that waits without an owner is a finding: another relay takes a table over much sooner."""
 
-# What is closed to this role would let a statement fail that names it.
+# What is closed to this role would let a statement fail that names it. Rows may come as dicts: each column has a name.
 _MAY_LOOK = (
     "CAST(CAST(has_table_privilege('pg_catalog.pg_locks', 'SELECT') AND coalesce(has_column_privilege("
-    "to_regclass('{scheduled}'), 'not_before', 'SELECT'), false) AS integer) AS text)"
+    "to_regclass('{scheduled}'), 'not_before', 'SELECT'), false) AS integer) AS text) AS look"
 )
 
 # Without an owner nothing is deleted, so that the first row is found at once. A serializable transaction could fail
@@ -50,7 +50,7 @@ _LOOK = (
     " = CAST(CAST(to_regclass('{source}') AS oid) AS bigint) # 2147483648) THEN NULL"
     " ELSE (SELECT CAST(CAST(max(age) AS integer) AS text) FROM ((SELECT {age} AS age FROM {table} ORDER BY id LIMIT 1)"
     " UNION ALL SELECT extract(epoch FROM clock_timestamp() - min(not_before)) FROM {scheduled}"
-    " WHERE not_before < now()) AS oldest) END"
+    " WHERE not_before < now()) AS oldest) END AS look"
 )
 
 log = logging.getLogger("outbox")

@@ -55,9 +55,8 @@ def test_message_comes_at_its_time_and_later_ones_pass_it(store: Site, outbox: O
     )
     assert (first.position > 0, second.position < 0, third.position > 0) == (True, True, True)
     relay(store)
-    assert values(store.wait_visible(2, "orders")) == ["now", "also now"]
-    assert datetime.now(UTC) < due, "this machine is too slow for the test"
-    last = store.wait_visible(3, "orders")[-1]
+    *earlier, last = store.wait_visible(3, "orders")
+    assert values(earlier) == ["now", "also now"]
     assert (last.value, last.key, dict(last.headers)["type"]) == (b"later", b"k", b"reminder")
     assert dict(last.headers)["outbox-count"] == b"1"
     assert last.timestamp >= due.timestamp() * 1_000

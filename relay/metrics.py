@@ -91,8 +91,9 @@ TABLE_ROWS = TABLE.gauge(
 )
 TABLE_OLDEST_SECONDS = TABLE.gauge(
     "outbox_relay_table_oldest_seconds",
-    "Age of the oldest row of a table source, by the database's clock; 0: none. Of a foreign table whose order column "
-    "has no time: for how long the first row has been the first one. It grows while not looked at",
+    "Age of the oldest row of a table source, or time since a message should have come that waits for it, by the "
+    "database's clock; 0: none. Of a foreign table whose order column has no time: for how long the first row has been "
+    "the first one. It grows while not looked at",
     source=(),
 )
 TABLE_UPKEEP_FAILURES = TABLE.counter(

@@ -158,7 +158,7 @@ class CallbackTable(Tables):
             "version": sql.SQL(SCHEMA_VERSION),
             "storage": sql.SQL(_STORAGE),
             "quoted": sql.Literal(f'"{self.names.schema}"."{self.names.transaction}"'),
-            "bounds": sql.SQL(BOUNDS),
+            "bounds": sql.SQL(BOUNDS[Table.CALLBACK]),
         }
         tables = [statement.format(**self._names, **texts) for statement in split(_DDL)]
         return [create_schema(self.names.schema), *tables]

@@ -5,7 +5,8 @@ them. `xid` identifies the local transaction. It is the first column because def
 columns: no row gets an id before its transaction has an xid.
 
 It has no CHECK, which would cost an INSERT as much as all else. A row may hold anything that its types can: what is
-beyond the bounds of a message is not read, but moved to the dead letters by Postgres itself (R68).
+beyond the bounds of a message is not read, but moved to the dead letters by Postgres itself (R68). Messages that
+wait for their time have one: such a row would be copied twice, and hold up others meanwhile.
 """
 
 from typing import LiteralString
@@ -15,7 +16,7 @@ from psycopg import sql
 from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
 from outbox._postgres.publish_function import STARTED_US, TRANSACTION_ID, publish_statement
 from outbox._postgres.source_statements import COUNTED
-from outbox._postgres.table_contract import Places, Table
+from outbox._postgres.table_contract import BOUNDS, Places, Table
 from outbox.settings import TableNames
 
 _KNOWN: LiteralString = (
@@ -140,11 +141,13 @@ CREATE TABLE IF NOT EXISTS {scheduled} (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     created_at timestamptz NOT NULL DEFAULT now(),
     not_before timestamptz NOT NULL,
-    {content}
+    {content},
+    CONSTRAINT outbox_bounds CHECK ({bounds})
 );
 COMMENT ON TABLE {scheduled} IS
     'One row per message that waits for its time. The relay then moves it into the message table.';
 CREATE INDEX IF NOT EXISTS {scheduled_index} ON {scheduled} (not_before, id DESC);
+CREATE INDEX IF NOT EXISTS {scheduled_part} ON {scheduled} (not_before, xid);
 CREATE TABLE IF NOT EXISTS {discarded} (
     LIKE {message},
     reason text NOT NULL,
@@ -251,6 +254,7 @@ class MessageTable(Tables):
             "publish": sql.Identifier(names.schema, names.publish_function),
             "index": sql.Identifier(f"{names.message}_xid"),
             "scheduled_index": sql.Identifier(f"{names.scheduled}_time"),
+            "scheduled_part": sql.Identifier(f"{names.scheduled}_part"),
             "discarded_index": sql.Identifier(f"{names.discarded}_key"),
             "delivered_index": sql.Identifier(f"{names.delivered}_xid"),
             "start": sql.SQL(_START),
@@ -295,6 +299,7 @@ class MessageTable(Tables):
         """Return the statements that make all of it, and the schema if there is none; running them again is safe."""
         names = self.names
         texts = {"storage": _STORAGE, "toast": _TOAST, "uncompressed": _UNCOMPRESSED, "content": _COLUMNS}
+        texts["bounds"] = BOUNDS[Table.SCHEDULED]
         parts = {name: sql.SQL(text) for name, text in texts.items()}
         return [
             create_schema(names.schema),

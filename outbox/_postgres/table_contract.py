@@ -104,14 +104,24 @@ _KEYS: Mapping[Table, str] = {
 """Primary keys."""
 
 # The longest positions are 5,000 numbers of four digits. The times are those of Python's calendar, in any time zone.
-BOUNDS: LiteralString = (
-    "octet_length(service) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"
-    " AND created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'"
-)
-"""What bounds a row of the callback table (R68)."""
+_TIME: LiteralString = "created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'"
+BOUNDS: Mapping[Table, LiteralString] = {
+    Table.CALLBACK: (
+        "octet_length(service) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"
+        f" AND {_TIME}"
+    ),
+    # An array may be kept compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
+    Table.SCHEDULED: (
+        "octet_length(service) <= 200 AND octet_length(topic) <= 249"
+        f" AND coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000 AND {_TIME}"
+        " AND pg_column_size(array_cat(header_names, '{}')) + pg_column_size(array_cat(header_values, '{}')) <= 1000000"
+    ),
+}
+"""What bounds a row (R68)."""
 
 _CHECKS: Mapping[Table, Sequence[str]] = {
-    Table.CALLBACK: (BOUNDS, "state = ANY (ARRAY['C', 'R'])"),
+    Table.CALLBACK: (BOUNDS[Table.CALLBACK], "state = ANY (ARRAY['C', 'R'])"),
+    Table.SCHEDULED: (BOUNDS[Table.SCHEDULED],),
     Table.SOURCE: ("id = 0",),
     Table.FOREIGN_SOURCE: ("id = 0",),
 }
@@ -144,7 +154,7 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
                     SELECT FROM pg_index p WHERE p.indrelid = i.indrelid AND p.indisprimary
                        AND ROW(p.indkey, p.indnkeyatts, p.indclass, p.indcollation)::text
                          = ROW(i.indkey, i.indnkeyatts, i.indclass, i.indcollation)::text) ORDER BY 1),
-       coalesce(serial.is_fine, false), serial.schema, serial.name
+       coalesce(serial.way, 0), serial.schema, serial.name, getdatabaseencoding()::text
   FROM unnest(CAST(%(places)s AS text[])) WITH ORDINALITY AS given (place, number)
   LEFT JOIN pg_class c ON c.oid = to_regclass(given.place)
   LEFT JOIN LATERAL (SELECT CASE c.relkind WHEN 'p' THEN ARRAY(SELECT relid::oid FROM pg_partition_tree(c.oid))
@@ -154,7 +164,7 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
                        FROM pg_index i CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
                        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
                       WHERE i.indrelid = c.oid AND i.indisprimary) AS key ON true
-  LEFT JOIN LATERAL (SELECT s.seqcache = 1 AND s.seqincrement > 0 AND NOT s.seqcycle AS is_fine,
+  LEFT JOIN LATERAL (SELECT sign(s.seqincrement)::integer * (s.seqcache = 1 AND NOT s.seqcycle)::integer AS way,
                             n.nspname::text AS schema, q.relname::text AS name
                        FROM pg_depend d JOIN pg_sequence s ON s.seqrelid = d.objid
                        JOIN pg_class q ON q.oid = d.objid JOIN pg_namespace n ON n.oid = q.relnamespace
@@ -189,9 +199,10 @@ class Facts(NamedTuple):
     columns: Sequence[str]
     defaults: Sequence[str]
     constraints: Sequence[str]
-    has_sequence: bool
+    ids: int  # of its sequence: 1 if they ascend, -1 if they descend; 0: neither, or it has a cache or a cycle
     sequence_schema: str | None
     sequence: str | None
+    encoding: str
     is_restarted: bool = False
     has_other_function: bool = False
 
@@ -275,6 +286,10 @@ def _has_other_defaults(facts: Facts, table: Table) -> str:
     return f"has other defaults ({', '.join(other)})" if other else ""
 
 
+def _way(table: Table) -> int:
+    return -1 if table is Table.SCHEDULED else 1
+
+
 def _lacks_checks(facts: Facts, table: Table) -> str:
     found = {_plain(text) for name, _, text in _constraints(facts) if " of " not in name}
     lacking = ", ".join(f"CHECK ({check})" for check in _CHECKS[table] if _plain(check) not in found)
@@ -337,9 +352,9 @@ CONTRACT = (
     ),
     Condition(
         "its checks, validated",
-        frozenset({Table.CALLBACK}),
+        frozenset(BOUNDS),
         _lacks_checks,
-        "one row could take all the memory of a checker",
+        "one row could take all the memory of a checker, or stop those that wait with it",
         "run ALTER TABLE {table} ADD CHECK (…) with it, or VALIDATE CONSTRAINT",
     ),
     Condition(
@@ -364,6 +379,13 @@ CONTRACT = (
         "drop them",
     ),
     Condition(
+        "in a database in UTF8 or LATIN1",
+        frozenset({Table.MESSAGE, Table.CALLBACK}),
+        lambda facts, _: "" if facts.encoding in {"UTF8", "LATIN1"} else f"is in a database in {facts.encoding}",
+        "one row whose text is not UTF-8 would hold up all others",
+        "create the database with ENCODING 'UTF8'",
+    ),
+    Condition(
         "no row security for the role",
         _ALL,
         lambda facts, _: "has row security" if facts.is_secured else "",
@@ -371,11 +393,12 @@ CONTRACT = (
         "run ALTER TABLE {table} DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS",
     ),
     Condition(
-        "ids from a sequence that ascends, without a cache or a cycle",
-        frozenset({Table.MESSAGE, Table.STAGED, Table.FOREIGN_DISCARDED}),
-        lambda facts, _: "" if facts.has_sequence else "has another sequence of ids",
+        "ids from a sequence that ascends (of messages that wait for their time: descends), without a cache or a cycle",
+        frozenset({Table.MESSAGE, Table.SCHEDULED, Table.STAGED, Table.FOREIGN_DISCARDED}),
+        lambda facts, table: "" if facts.ids == _way(table) else "has another sequence of ids",
         "messages of one key would not be in the order of the changes",
-        "run ALTER TABLE {table} ALTER COLUMN id SET CACHE 1 SET INCREMENT 1 SET NO CYCLE",
+        "run ALTER TABLE {table} ALTER COLUMN id SET CACHE 1 SET INCREMENT 1 SET NO CYCLE (of messages that wait for"
+        " their time: SET INCREMENT -1)",
     ),
     Condition(
         "its defaults, identity and generated columns, and no others",

@@ -65,7 +65,7 @@ def overview(
     state.not_read = ChannelReader(desk.kafka, desk.channel, gathering, most, passed).gather()
     state.members, state.tables = desk.members(), report_tables(settings) if tables else []
     state.take(gathering, limit)
-    state.refusing = desk.refusing({name for one in state.transactions for name in one.targets})
+    state.refusing = desk.refusing(gathering.targets)
     if look:
         desk.look(state.transactions)
     return state, None

@@ -208,9 +208,12 @@ class OwnedTable(ABC):
         """Delete old evidence of delivered messages, if the table has any; return whether there may be more."""
         return self._keep_up("purge", self._purge) or False
 
-    def wake(self) -> bool:
-        """Move messages whose time has come into the table, if any can wait; return whether there may be more."""
-        return self._keep_up("wake", self._wake) or False
+    def wake(self) -> bool | None:
+        """Move messages whose time has come into the table, if any can wait; return whether there may be more.
+
+        None: it failed.
+        """
+        return self._keep_up("wake", self._wake)
 
     def figures(self) -> Figures | None:
         """Return what waits, and what is discarded; None: they cannot be read now."""

@@ -27,7 +27,10 @@ from relay.table.row_transactions import Refused
 from relay.table.rows import EPOCH_US, Local, Row, id_of
 
 WAKE_ROWS = 1_000
-"""Messages whose time has come that one statement moves at most."""
+"""Messages whose time has come that one statement looks at, and moves with the rest of their parts."""
+
+WAKE_BEYOND = 64_000
+"""Messages that it looks at while others cancel all that it finds."""
 
 PURGE_ROWS = 100
 """Rows of evidence that one statement purges, each of a batch."""
@@ -116,22 +119,30 @@ _PURGE: LiteralString = (
     " WHERE id = 0 AND EXISTS (SELECT FROM old))"
     " SELECT count(*) FROM old"
 )
-# Each local transaction is one of its own in the message table, by its start: what is wrong with one concerns no other.
+# A part is what a local transaction has of one time. It moves whole, or waits while another transaction cancels some of
+# it. In the message table it is a transaction of its own, by its start: what is wrong with one concerns no other.
 _WAKE: LiteralString = (
-    "WITH due AS MATERIALIZED (SELECT id FROM {scheduled} WHERE not_before <= now() ORDER BY not_before, id DESC"
-    " LIMIT %(rows)s FOR UPDATE SKIP LOCKED),"
+    "WITH first AS MATERIALIZED (SELECT not_before, xid, created_at FROM {scheduled} WHERE not_before <= now()"
+    " ORDER BY not_before, id DESC LIMIT %(rows)s),"
+    " due AS MATERIALIZED (SELECT unnest(ids) AS id FROM (SELECT DISTINCT * FROM first) AS part, LATERAL"
+    " (SELECT array_agg(id) AS ids FROM (SELECT id FROM {scheduled} AS s WHERE s.not_before = part.not_before"
+    " AND s.xid = part.xid AND s.created_at = part.created_at FOR UPDATE SKIP LOCKED) AS mine) AS locked"
+    " WHERE cardinality(ids) = (SELECT count(*) FROM {scheduled} AS s WHERE s.not_before = part.not_before"
+    " AND s.xid = part.xid AND s.created_at = part.created_at)),"
     " gone AS (DELETE FROM {scheduled} AS s USING due WHERE s.id = due.id RETURNING s.*),"
     " made AS (INSERT INTO {message} (created_at, service, topic, partition, timestamp, key, value, header_names,"
-    " header_values) SELECT now() + dense_rank() OVER (ORDER BY xid, created_at) * interval '1 microsecond', service,"
-    " topic, partition, timestamp, key, value, header_names, header_values FROM gone ORDER BY not_before, id DESC"
-    " RETURNING 1), counted AS (SELECT (SELECT count(*) FROM due) AS due, (SELECT count(*) FROM gone) AS gone,"
-    " (SELECT count(*) FROM made) AS made)"
+    " header_values) SELECT now() + dense_rank() OVER (ORDER BY not_before, xid, created_at)"
+    " * interval '1 microsecond', service, topic, partition, timestamp, key, value, header_names, header_values"
+    " FROM gone ORDER BY not_before, id DESC RETURNING 1), counted AS (SELECT (SELECT count(*) FROM due) AS due,"
+    " (SELECT count(*) FROM gone) AS gone, (SELECT count(*) FROM made) AS made)"
     " SELECT CAST(CASE WHEN due = gone AND gone = made THEN due::text ELSE"
-    " concat_ws(' ', 'a trigger changes rows that wait for their time:', due, gone, made) END AS bigint) FROM counted"
+    " concat_ws(' ', 'a trigger changes rows that wait for their time:', due, gone, made) END AS bigint),"
+    " (SELECT count(*) FROM first) FROM counted"
 )
 _FIGURES: LiteralString = (
-    "SELECT (SELECT {age} FROM {message} WHERE id >= %(first)s"
-    " ORDER BY id LIMIT 1), (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(first)s),"
+    "SELECT greatest((SELECT {age} FROM {message} WHERE id >= %(first)s ORDER BY id LIMIT 1),"
+    " (SELECT extract(epoch FROM clock_timestamp() - min(not_before)) FROM {scheduled} WHERE not_before < now())),"
+    " (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(first)s),"
     " (SELECT count(*) FROM (SELECT FROM {discarded} LIMIT 10000) AS found)"
 )
 
@@ -268,9 +279,10 @@ class SourceTable(OwnedTable):
         rows = self._wake_rows
         self._wake_rows = max(rows // 2, 1)  # if it fails: they may be very large
         row = self._connection.execute(self._table.compose(_WAKE), {"rows": rows}).fetchone()
-        self._wake_rows = min(2 * rows, WAKE_ROWS)
+        moved, found = row or (0, 0)
+        self._wake_rows = min(2 * rows, WAKE_ROWS if moved else WAKE_BEYOND)
         failpoint("relay.table_woken")
-        return row == (rows,)
+        return bool(found == rows and (moved or rows < WAKE_BEYOND))
 
     def _figures(self) -> Figures:
         """See `OwnedTable`. The number of rows that wait is about right."""

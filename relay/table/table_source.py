@@ -51,6 +51,9 @@ PURGE_SECONDS = 60.0
 WAKE_SECONDS = 0.5
 """Pause between two looks for messages whose time has come."""
 
+WAKE_AGAIN_SECONDS = 10.0
+"""Pause after such a look has failed: delivery waits for it, as long as it takes."""
+
 VERIFY_SECONDS = 15.0
 """Pause between two looks at the contract of the tables, and at the session."""
 
@@ -270,8 +273,8 @@ class TableSource:
             self._rows_that_wait.warn(self._admission.by_topic(), time.monotonic())
 
     def _wake(self) -> None:
-        if time.monotonic() >= self._wake_at and not self._table.wake():
-            self._wake_at = time.monotonic() + WAKE_SECONDS
+        if time.monotonic() >= self._wake_at and not (more := self._table.wake()):
+            self._wake_at = time.monotonic() + (WAKE_AGAIN_SECONDS if more is None else WAKE_SECONDS)
 
     def _verify(self) -> None:
         """Look at session and tables again: a table may be altered while it is served (R75, R76)."""

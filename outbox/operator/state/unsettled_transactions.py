@@ -196,6 +196,7 @@ class Gathering:
     Attributes:
         found: What is unsettled and kept in full, by transaction id.
         sums: How much is unsettled, by place.
+        targets: Real topics of all halves that were taken.
         discarded: How much is discarded, by reason.
         refused: Why the only transaction of interest was discarded if it cannot be delivered.
     """
@@ -211,6 +212,7 @@ class Gathering:
         self._lanes: dict[Lane, int] = {}  # transactions, in lanes of those that are kept in full
         self._lane_of: dict[str, Lane] = {}  # of those
         self.malformed = 0
+        self.targets: set[str] = set()
         self.found: dict[str, UnsettledTransaction] = {}
         self.sums: dict[ServicePartition, ServiceSum] = {}
         self.refused: DiscardReason | None = None
@@ -227,6 +229,7 @@ class Gathering:
                 return
             self._open(half)
         self._taken[half.partition] += 1
+        self.targets.add(control.topic)
         transaction = self.found.get(id_)
         if transaction and transaction.partition == half.partition:  # a copy in another one goes with the original
             transaction.offsets.setdefault(control.position, half.offset)

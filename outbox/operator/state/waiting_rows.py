@@ -28,7 +28,7 @@ REFUSALS = frozenset({Waits.TOPIC_MISSING, Waits.NOT_AUTHORIZED, Waits.TOPIC_UNA
 FIXES = {
     Waits.TOPIC_MISSING: "create the topic, or correct its name in the application; what waits goes by itself then",
     Waits.NOT_AUTHORIZED: "grant the right to the relay; if this client is not the relay's, run this as the relay",
-    Waits.TOPIC_UNAVAILABLE: "bring the brokers of the topic back",
+    Waits.TOPIC_UNAVAILABLE: "bring the brokers of the topic back; if all are there, see docs/operations/recovery.md",
     Waits.PARTITION_OUT_OF_RANGE: "add partitions to the topic, or correct the partition that the application names",
 }
 """What to do about a real topic that refuses messages; they are discarded after `topic_missing_max_age_ms`."""

@@ -62,6 +62,7 @@ def test_the_tables_beside_a_foreign_one_fulfil_it(site: Site) -> None:
 
 
 ID, SEQUENCE = "ALTER TABLE {n}_message ALTER COLUMN id", "_message has another sequence"
+LATER = "ALTER TABLE {{n}}_scheduled ALTER COLUMN id {}"
 
 
 def altered(table: str, change: str, found: str, fix: str) -> tuple[str, str, str]:
@@ -110,7 +111,7 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     "a check that is not validated": (
         (
             "ALTER TABLE {n}_transaction DROP CONSTRAINT outbox_bounds; ALTER TABLE {n}_transaction ADD CHECK"
-            f" ({BOUNDS}) NOT VALID"
+            f" ({BOUNDS[Table.CALLBACK]}) NOT VALID"
         ),
         "_transaction lacks, or has not validated, CHECK",
         "VALIDATE CONSTRAINT",
@@ -130,6 +131,17 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
         "drop them",
     ),
     "cache": (f"{ID} SET CACHE 20", SEQUENCE, "SET CACHE 1"),
+    "cache of later ids": (LATER.format("SET CACHE 20"), "_scheduled has another sequence", "SET CACHE 1"),
+    "later ids that ascend": (
+        LATER.format("SET INCREMENT 1 SET MAXVALUE 9"),
+        "_scheduled has another sequence",
+        "SET INCREMENT -1",
+    ),
+    "later rows without bounds": (
+        "ALTER TABLE {n}_scheduled DROP CONSTRAINT outbox_bounds",
+        "_scheduled lacks, or has not validated, CHECK",
+        "ADD CHECK",
+    ),
     "cycle": (f"{ID} SET CYCLE", SEQUENCE, "SET NO CYCLE"),
     "descending": (f"{ID} SET INCREMENT -1 SET MINVALUE -10", SEQUENCE, "SET INCREMENT 1"),
     "chosen ids": other_default(
@@ -256,7 +268,7 @@ def test_the_commands_refuse_tables_that_break_it(made: Made) -> None:
 
 
 def test_each_condition_has_a_breach() -> None:
-    said = " ".join(problem + fix for _, problem, fix in BREACHES.values()) + "BYPASSRLS"
+    said = " ".join(problem + fix for _, problem, fix in BREACHES.values()) + "BYPASSRLS ENCODING 'UTF8'"
     assert len({condition.name for condition in CONTRACT}) == len(CONTRACT)
     for condition in CONTRACT:
         assert any(word in said for word in condition.fix.split()), condition.name

@@ -1,6 +1,7 @@
 """Messages that wait for their time (R89): they come once, not before it, and a cancelled one never comes."""
 
 import signal
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from outbox import Message, MessageRefused, Outbox
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import UsageError
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, VisibleRecord
+from relay.table.source_table import WAKE_ROWS
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import relay_settings, wait_empty
 
@@ -81,6 +83,23 @@ def test_due_message_that_is_wrong_concerns_no_other(store: Site, outbox: Outbox
     relay(store)
     assert values(store.wait_visible(1, "orders")) == ["good"]
     wait_until(lambda: store.sql(f"SELECT topic FROM {store.tables.discarded}") == [("no topic",)])
+
+
+def test_messages_of_one_transaction_and_time_come_together_or_not_at_all(store: Site, outbox: Outbox) -> None:
+    """Also where a statement looks at fewer, and while another transaction cancels one of them."""
+    topic, due = store.topic("orders"), later(-1)
+    publish(store, outbox, *(Message(topic, "first", not_before=due) for _ in range(WAKE_ROWS - 1)))
+    publish(store, outbox, *(Message(topic, "pair", not_before=due) for _ in range(2)))
+    doubtful, _ = publish(store, outbox, *(Message(topic, "doubtful", not_before=due) for _ in range(2)))
+    with psycopg.connect(store.postgres_url) as connection:
+        assert outbox.cancel(connection, doubtful)
+        relay(store)
+        store.wait_visible(WAKE_ROWS + 1, "orders", timeout=30)
+        wait_until(lambda: scheduled(store) == 2)  # the transaction is still open, and sees one of them
+        connection.rollback()
+    records = store.wait_visible(WAKE_ROWS + 3, "orders")
+    counts = Counter((record.value, dict(record.headers)["outbox-count"]) for record in records)
+    assert counts == {(b"first", b"%d" % (WAKE_ROWS - 1)): WAKE_ROWS - 1, (b"pair", b"2"): 2, (b"doubtful", b"2"): 2}
 
 
 @pytest.mark.parametrize("hit", [1, 3])

@@ -114,7 +114,7 @@ def contradiction(progress: Progress, committed: Committed | None) -> str:
         )
     if is_foreign(progress, committed):
         return (
-            f"the progress in Kafka belongs to another table ({committed.incarnation}; the database has {progress.incarnation}). "
+            f"the progress in Kafka belongs to another table ({committed.incarnation}; here {progress.incarnation}). "
             "The table was recreated, or the name is used twice."
         )
     if not _is_near(progress, committed):

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 from psycopg.conninfo import make_conninfo
+from psycopg.sql import Composed
 from sqlalchemy import Engine, create_engine
 
 from outbox import HalfOutbox, Message, Outbox, Receipt, TableNames
@@ -33,7 +34,7 @@ from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import Grant
+from outbox._postgres.ddl import Grant, Tables
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_op, parse_op
 from outbox.testing import VisibleRecord, read_committed, settled
@@ -104,8 +105,7 @@ class Site:
     def create(self, *topics: str, partitions: int = 2) -> ChannelDescription:
         """Create the channel with so many partitions, the tables, and real topics of three partitions."""
         description = create_channel(self.kafka(), self.channel, partitions=partitions, replication=self.replication)
-        with self.connect() as connection:
-            CallbackTable(self.tables).create(connection)
+        self.create_tables(CallbackTable)
         self.create_topics(*topics)
         return description
 
@@ -148,11 +148,21 @@ class Site:
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
         return psycopg.connect(self.postgres_url, autocommit=True, **options)
 
-    def sql(self, statement: str, *parameters: Any) -> list[Any]:
+    def sql(self, statement: str | Composed, *parameters: Any) -> list[Any]:
         """Run a statement on a connection of its own; its rows, if it has some."""
+        query = statement.encode() if isinstance(statement, str) else statement
         with self.connect() as connection:
-            ran = connection.execute(statement.encode(), parameters or None)
+            ran = connection.execute(query, parameters or None)
             return ran.fetchall() if ran.description else []
+
+    def create_tables(self, *kinds: Callable[[TableNames], Tables]) -> None:
+        with self.connect() as connection:
+            for kind in kinds:
+                kind(self.tables).create(connection)
+
+    def incarnation(self) -> str:
+        with self.connect() as connection:
+            return CallbackTable(self.tables).incarnation(connection) or ""
 
     def role(self, name: str, *rights: Callable[[str], Grant], attributes: str = "") -> str:
         """Create a role of this site, and give it rights; its connection string."""
@@ -256,9 +266,7 @@ class Site:
         self.produce(self.channel.verdict_topic, value, None, entry.partition, headers=list(headers))
 
     def rows(self) -> dict[str, str]:
-        with self.connect() as connection:
-            query = f"SELECT transaction_id::text, state FROM {self.tables.transaction}"
-            return dict(connection.execute(query.encode()).fetchall())
+        return dict(self.sql(f"SELECT transaction_id::text, state FROM {self.tables.transaction}"))
 
     def wait_settled(self, timeout: float = WAIT_SECONDS) -> None:
         wait_until(self.settled, timeout, self.logs)

@@ -130,8 +130,7 @@ class Writers:
 
 
 def numbers(site: Site) -> Mapping[str, int]:
-    with site.connect() as connection:
-        return dict(connection.execute(f"SELECT key, number FROM {site.name}_key".encode()).fetchall())
+    return dict(site.sql(f"SELECT key, number FROM {site.name}_key"))
 
 
 def waiting(site: Site) -> int:

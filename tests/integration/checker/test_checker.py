@@ -48,10 +48,9 @@ def test_damaged_row_stops_nobody(site: Site, outbox: HalfOutbox) -> None:
     damaged, mismatched, fine = (
         publish_bulk(site, outbox, [message], ops=False)[0].removesuffix("/0") for message in _messages(site, 3)
     )
-    with site.connect() as connection:
-        update = f"UPDATE {site.tables.transaction} SET {{}} WHERE transaction_id = %s"
-        connection.execute(update.format("positions = 'x'").encode(), (damaged,))
-        connection.execute(update.format("first_offset = 5, last_offset = 1").encode(), (mismatched,))
+    update = f"UPDATE {site.tables.transaction} SET {{}} WHERE transaction_id = %s"
+    site.sql(update.format("positions = 'x'"), damaged)
+    site.sql(update.format("first_offset = 5, last_offset = 1"), mismatched)
     port = free_port()
     checker = site.checker(extra={**QUICK, "OUTBOX_HTTP_PORT": str(port)})
     site.relay(extra=QUICK)
@@ -242,9 +241,7 @@ def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: Half
 def test_transactions_below_the_purge_watermark_are_never_fenced(site: Site, outbox: HalfOutbox) -> None:
     entries = send_halves(site, outbox, [Message(site.topic("orders"), str(index), "k") for index in range(3)])
     key = f"purged/{entries[0].topic_id}/{entries[0].partition}"
-    with site.connect() as connection:
-        query = f"INSERT INTO {site.tables.meta} VALUES (%s, %s)".encode()
-        connection.execute(query, (key, str(entries[1].last_offset + 1)))
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, %s)", key, str(entries[1].last_offset + 1))
     site.relay(extra=QUICK)
     checker = site.checker(extra=QUICK)
     wait_until(lambda: _verdicts(checker)["PURGED"] >= 2, explain=site.logs)

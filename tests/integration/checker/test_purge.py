@@ -164,9 +164,7 @@ def test_a_row_whose_id_is_ahead_of_the_databases_clock_stays(
     """It is old by one clock only: `outcome()` of a purged transaction goes by the time in its id."""
     (ahead,) = make_rows(site, channel.half.id, [0], age_ms=-DAY_MS)
     make_rows(site, channel.half.id, [1])
-    with site.connect() as connection:
-        query = f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 days'".encode()
-        connection.execute(query)
+    site.sql(f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 days'")
     commit_checkpoint(site, channel, HalfCheckpoint(2, 2))
     assert purge(site, reader.read()) == Purged(C=1)
     assert set(site.rows()) == {ahead.transaction_id}
@@ -207,9 +205,7 @@ def test_rollback_rows_leave_by_age_and_raise_no_watermark(
 
 def test_the_watermark_never_goes_back(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
     key = f"purged/{channel.half.id}/0"
-    with site.connect() as connection:
-        query = f"INSERT INTO {site.tables.meta} VALUES (%s, '1000'), ('purged_until', '9999999999999')".encode()
-        connection.execute(query, (key,))
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '1000'), ('purged_until', '9999999999999')", key)
     make_rows(site, channel.half.id, range(10))
     commit_checkpoint(site, channel, HalfCheckpoint(10, 10))
     assert purge(site, reader.read()) == Purged(C=10)
@@ -334,10 +330,8 @@ def test_what_comes_after_records_of_the_discard_topic_were_lost_is_seen(
 
 
 def _request(site: Site, channel: ChannelDescription, row: Made) -> CheckRequest:
-    with site.connect() as connection:
-        incarnation = CallbackTable(site.tables).incarnation(connection)
     place = (channel.half.id, 0, Positions.first(1), row.offset, row.offset)
-    return CheckRequest(row.transaction_id, "orders", Truth.ROW, *place, 1, incarnation)
+    return CheckRequest(row.transaction_id, "orders", Truth.ROW, *place, 1, site.incarnation())
 
 
 class _Meeting:

@@ -63,9 +63,8 @@ class Place:
         self.site = site
         self.url = site.postgres_url
         self.outbox = Outbox("orders", tables=site.tables)
-        with site.connect() as connection:
-            MessageTable(site.tables).create(connection)
-            connection.execute(f"CREATE TABLE {self.business} (id integer PRIMARY KEY, state text)".encode())
+        site.create_tables(MessageTable)
+        site.sql(f"CREATE TABLE {self.business} (id integer PRIMARY KEY, state text)")
 
     @property
     def business(self) -> str:
@@ -671,11 +670,10 @@ def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> 
 def test_the_sql_function_counts_its_row(place: Place) -> None:
     """R78: a trigger that keeps the row out ends the transaction, also for who goes on after the error."""
     name, table = place.site.tables.publish_function, place.site.tables.message
-    with place.site.connect() as connection:
-        connection.execute(
-            f"CREATE FUNCTION {table}_no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-            f" CREATE TRIGGER n BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_no()".encode()
-        )
+    place.site.sql(
+        f"CREATE FUNCTION {table}_no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        f" CREATE TRIGGER n BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_no()"
+    )
     with psycopg.connect(place.url) as connection:
         with pytest.raises(psycopg.errors.RaiseException, match="the message was not inserted: a trigger"):
             connection.execute(f"SELECT {name}('orders', 'stock', 'value')".encode())

@@ -50,7 +50,6 @@ def test_a_session_on_a_dead_line_is_given_up_and_named(
             owner.require_session()
         assert not other.try_own()
         wait_until(lambda: f"pid {pid}. End that session" in other.intruder(), 10)
-        with site.connect() as connection:
-            connection.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        site.sql("SELECT pg_terminate_backend(%s, 10000)", pid)
         assert other.try_own()
     loop.run(proxy.stop())

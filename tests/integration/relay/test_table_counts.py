@@ -149,9 +149,7 @@ def test_what_cannot_be_delivered_and_stays_halts_the_source(store: Site, table:
     execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
     wait_empty(store)
     assert_exactly(store, "orders")
-    with store.connect() as connection:
-        counted = connection.execute(f"SELECT count(*) FROM {store.tables.discarded}".encode()).fetchone()
-    assert counted == (1,)
+    assert store.sql(f"SELECT count(*) FROM {store.tables.discarded}") == [(1,)]
 
 
 @pytest.mark.parametrize(
@@ -229,9 +227,7 @@ def test_upkeep_that_fails_stops_no_delivery(store: Site) -> None:
     wait_until(lambda: failures(work="purge") > 0, explain=store.logs)
     assert relay.output().count("Upkeep of a table source failed") == 1
     execute(store, f"GRANT DELETE ON {store.tables.delivered} TO {role}")
-    evidence = f"SELECT count(*) FROM {store.tables.delivered}".encode()
-    with store.connect() as connection:
-        wait_until(lambda: connection.execute(evidence).fetchone() == (0,), explain=store.logs)
+    wait_until(lambda: store.sql(f"SELECT FROM {store.tables.delivered}") == [], explain=store.logs)
 
 
 def test_figures_that_cannot_be_read_stop_no_delivery(store: Site) -> None:

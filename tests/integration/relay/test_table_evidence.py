@@ -85,9 +85,7 @@ def test_old_evidence_is_purged_and_its_time_is_kept(store: Site) -> None:
     assert len(evidence(store)) == 1
     relay(store, keep_settled_ms=0)
     wait_until(lambda: evidence(store) == [], explain=store.logs)
-    with store.connect() as connection:
-        row = connection.execute(f"SELECT purged_until < now(), delivered FROM {source}".encode()).fetchone()
-    assert row == (True, 1)
+    assert store.sql(f"SELECT purged_until < now(), delivered FROM {source}") == [(True, 1)]
 
 
 MEGABYTE = 1_000_000

@@ -32,9 +32,7 @@ def shop(site: Site) -> Site:
 def run(site: Site, statement: str, prefix: str = "") -> list[tuple[object, ...]]:
     """Run a statement; `{message}` and `{discarded}` stand for tables."""
     names = TableNames("public", prefix) if prefix else site.tables
-    with site.connect() as connection:
-        done = connection.execute(statement.format(message=names.message, discarded=names.discarded).encode())
-        return done.fetchall() if done.description else []
+    return site.sql(statement.format(message=names.message, discarded=names.discarded))
 
 
 def insert(site: Site, value: str) -> None:

@@ -203,6 +203,5 @@ def test_an_audit_asks_the_database_of_each_service(site: Site, tmp_path: Path) 
     settings = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_DATABASES": json.dumps(databases)}
     proven = summary_of(audited.run("both", code=Exit.OK, **settings))
     assert proven["verdicts"] == {Verdict.DELIVERED_ONCE: 2}
-    with site.connect() as connection:
-        connection.execute(CallbackTable(bank_tables).compose("DELETE FROM {transaction}"))
+    site.sql(CallbackTable(bank_tables).compose("DELETE FROM {transaction}"))
     assert findings_of(audited.run("without", code=Exit.FINDINGS, **settings)) == {transfer.message_id: Verdict.PHANTOM}

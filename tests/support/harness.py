@@ -22,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -120,13 +121,31 @@ class Site:
             future.result(20)
         wait_until(lambda: set(names) <= set(self.admin.list_topics(timeout=10).topics))
 
+    def create_topic(
+        self, name: str, partitions: int, settings: Mapping[str, str], nodes: Sequence[Sequence[int]] = ()
+    ) -> None:
+        """Create a real topic with settings of its own. `nodes`: the brokers that have each partition; else any."""
+        where: Any = {"replica_assignment": nodes} if nodes else {"replication_factor": self.replication}
+        topic = self.topic(name)
+        self.admin.create_topics([NewTopic(topic, partitions, config=dict(settings), **where)])[topic].result(20)
+        wait_until(lambda: topic in self.admin.list_topics(timeout=10).topics)
+
+    def grow(self, *topics: str, partitions: int) -> None:
+        """Add partitions to topics of exactly these names, and wait until all see them."""
+        for future in self.admin.create_partitions([NewPartitions(topic, partitions) for topic in topics]).values():
+            future.result(20)
+        seen = self.admin.list_topics
+        wait_until(lambda: all(len(seen(one, timeout=10).topics[one].partitions) == partitions for one in topics))
+
     def delete_topics(self, *names: str) -> None:
         for future in self.admin.delete_topics([*names]).values():
             future.result(20)
+        wait_until(lambda: not set(names) & set(self.admin.list_topics(timeout=10).topics))
 
-    def delete_records(self, topic: str, partition: int, before: int) -> None:
-        (future,) = self.admin.delete_records([TopicPartition(topic, partition, before)]).values()
-        future.result(20)
+    def delete_records(self, topic: str, *partitions: int, before: int = -1) -> dict[int, int]:
+        """Delete records below an offset, all by default; where each partition begins then."""
+        cut = self.admin.delete_records([TopicPartition(topic, partition, before) for partition in partitions])
+        return {place.partition: future.result(20).low_watermark for place, future in cut.items()}
 
     def set_topic(self, topic: str, name: str, value: str) -> None:
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
@@ -138,6 +157,21 @@ class Site:
         producer = Producer(self.kafka())
         producer.produce(topic, *record, **options)
         assert producer.flush(WAIT_SECONDS) == 0
+
+    @contextmanager
+    def open_transaction(self, topic: str, *partitions: int) -> Iterator[None]:
+        """A Kafka transaction of somebody else, with a record in each of these partitions, aborted in the end."""
+        settings = {"transactional.id": f"{self.name}-stranger", "transaction.timeout.ms": 600_000}
+        stranger = Producer({**self.kafka(), **settings})
+        stranger.init_transactions(30)
+        stranger.begin_transaction()
+        for partition in partitions:
+            stranger.produce(topic, b"of a stranger", b"x/0", partition)
+        assert stranger.flush(20) == 0
+        try:
+            yield
+        finally:
+            stranger.abort_transaction(30)
 
     def kafka(self) -> dict[str, Any]:
         return {"bootstrap.servers": self.bootstrap_servers}

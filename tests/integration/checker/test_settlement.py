@@ -96,7 +96,7 @@ def test_halves_that_were_deleted_by_hand_are_gone(
     site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     publish_bulk(site, outbox, _messages(site, 5))
-    site.delete_records(channel.half.name, _place(site), 3)
+    site.delete_records(channel.half.name, _place(site), before=3)
     assert _kinds(_audit(site, reader)) == {Delay.GONE: 3, Delay.UNREAD: 2}
 
 

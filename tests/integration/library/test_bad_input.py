@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -178,10 +177,9 @@ def test_create_of_existing_channel_refuses_other_numbers(site: Site) -> None:
 
 def test_create_beside_members_of_the_relay_group_says_stop_them(site: Site) -> None:
     """A coordinator refuses the initial checkpoints from outside while the group has members."""
-    topic = site.topic("orders")
-    site.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    site.create_topics("orders")
     relay = Consumer({**site.kafka(), "group.id": site.channel.relay_group})
-    relay.subscribe([topic])
+    relay.subscribe([site.topic("orders")])
     try:
         wait_until(lambda: relay.poll(0.1) is None and bool(relay.assignment()))
         refused = _command(site, "channel", "create")

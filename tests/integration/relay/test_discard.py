@@ -314,7 +314,7 @@ def test_halves_that_are_gone_from_the_topic_stop_the_relay(site: Site) -> None:
     with Shop(site) as shop:
         topic = shop.topic()
         _publish(shop, topic, 3)
-        site.delete_records(site.channel.half_topic, 0, 2)
+        site.delete_records(site.channel.half_topic, 0, before=2)
         assert _stops(site, "outside the topic", "nothing was skipped")
         assert site.read(topic) == []
 
@@ -328,7 +328,7 @@ def test_halves_that_are_deleted_under_a_running_relay_stop_it(site: Site) -> No
         topic = shop.topic()
         relay.process.send_signal(signal.SIGSTOP)
         _publish(shop, topic, 3)
-        site.delete_records(site.channel.half_topic, 0, 2)
+        site.delete_records(site.channel.half_topic, 0, before=2)
         relay.process.send_signal(signal.SIGCONT)
         assert _ends(relay, "outside the topic", "nothing was skipped")
         assert b"2" not in [record.value for record in site.read(topic)]

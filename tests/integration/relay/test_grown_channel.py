@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -67,16 +65,8 @@ def grown(site: Site) -> Site:
 
 
 def _grow(site: Site) -> None:
-    channel = site.channel
-    for topic in (channel.verdict_topic, channel.op_topic, channel.discard_topic, channel.half_topic):
-        for future in site.admin.create_partitions([NewPartitions(topic, GROWN)]).values():
-            future.result(20)
-
-    def all_grew() -> bool:
-        topics = site.admin.list_topics(timeout=10).topics
-        return all(len(topics[name].partitions) == GROWN for name in channel.topics if name != channel.check_topic)
-
-    wait_until(all_grew)
+    names = site.channel
+    site.grow(names.verdict_topic, names.op_topic, names.discard_topic, names.half_topic, partitions=GROWN)
 
 
 def _resume(site: Site, *words: str) -> tuple[int, str]:
@@ -152,8 +142,7 @@ def test_what_real_topics_cannot_prove_is_refused(grown: Site) -> None:
     wait_until(lambda: len(application.committed) > 40)
     application.stop()
     _delete_offsets(grown)
-    cut = grown.admin.delete_records([TopicPartition(grown.channel.half_topic, 0, 1)])
-    assert [future.result(20).low_watermark for future in cut.values()] == [1]
+    assert grown.delete_records(grown.channel.half_topic, 0, before=1) == {0: 1}
     grown.produce(grown.channel.discard_topic, b"v", b"k", 1)
     found = _document(grown, "--yes", code=Exit.UNPROVABLE)
     assert [("begins at offset 1" in one["why"], "discard" in one["why"]) for one in found["partitions"]] == [

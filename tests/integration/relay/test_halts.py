@@ -28,7 +28,7 @@ def publish(site: Site, values: Sequence[str], partition: int) -> None:
 
 def delete_before(site: Site, topic: str, partition: int, offset: int) -> None:
     """Remove the records of a partition below an offset, as retention does."""
-    site.delete_records(topic, partition, offset)
+    site.delete_records(topic, partition, before=offset)
 
 
 def values(site: Site) -> list[str]:

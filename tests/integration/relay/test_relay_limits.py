@@ -2,7 +2,6 @@
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
@@ -18,8 +17,7 @@ from tests.support.message_rows import create, insert_rows, relay_settings
 def test_a_batch_is_never_larger_than_the_topic_takes(site: Site) -> None:
     """Librdkafka batches up to 1 MB: the whole Kafka transaction would fail, again and again."""
     site.create()
-    small = NewTopic(site.topic("small"), num_partitions=3, replication_factor=1, config={"max.message.bytes": "20000"})
-    site.admin.create_topics([small])[small.topic].result(20)
+    site.create_topic("small", 3, {"max.message.bytes": "20000"})
     with site.half_outbox() as outbox, site.connect() as connection, outbox.transaction(connection) as transaction:
         for _ in range(1_000):
             transaction.publish(Message(site.topic("small"), b"x" * 100, b"k"))
@@ -113,8 +111,7 @@ def test_message_that_a_raised_limit_allows_is_delivered(site: Site) -> None:
     """The relay knows the topic since a moment ago, with the limit that it had."""
     site.create(partitions=1)
     create(site)
-    new = NewTopic(site.topic("orders"), 1, 1, config={"max.message.bytes": str(SMALL)})
-    site.admin.create_topics([new])[site.topic("orders")].result(20.0)
+    site.create_topic("orders", 1, {"max.message.bytes": str(SMALL)})
     relay = site.relay(extra=relay_settings(site))
     _publish(site, 10)
     site.wait_visible(2, "orders")

@@ -76,10 +76,11 @@ def insert(site: Site, *keys: str, topic: str = "orders") -> None:
 
 
 def execute(site: Site, statement: str, *parameters: Any) -> list[Any]:
-    """Run one statement; `{message}`, `{discarded}`, `{delivered}` and `{source}` are the tables."""
+    """Run one statement; `{message}`, `{discarded}`, `{delivered}` and `{source}` are the tables, `{topic}` is one."""
     names = {name: getattr(site.tables, name) for name in ("message", "discarded", "delivered", "source")}
     table = MessageTable(site.tables)
     parts = {"rows": table.compose("{rows}"), "batch": table.compose("{batch}"), "started": table.compose("{started}")}
+    names["topic"] = site.topic("orders")
     return site.sql(statement.format(**names, **{name: part.as_string() for name, part in parts.items()}), *parameters)
 
 

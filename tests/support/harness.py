@@ -10,14 +10,14 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import psycopg
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AlterConfigOpType,
     ConfigEntry,
@@ -33,9 +33,11 @@ from sqlalchemy import Engine, create_engine
 from outbox import HalfOutbox, Message, Outbox, Receipt, TableNames
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.admin import admin_client
-from outbox._kafka.channel import ChannelDescription, create_channel
+from outbox._kafka.channel import ChannelDescription, create_channel, verify_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant, Tables
+from outbox.operator.reading.discards import read_manifests
+from outbox.protocol.discard import Manifest
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_op, parse_op
 from outbox.testing import VisibleRecord, read_committed, settled
@@ -294,6 +296,44 @@ class Site:
         records = read_committed(self.kafka(), [self.channel.op_topic, verdict])
         parsed = [parse_op(record.value, record.headers, verdict=record.topic == verdict) for record in records]
         return [(source, entry) for source, entries in parsed for entry in entries]
+
+    def send_half(
+        self,
+        transaction: str,
+        topic: str = "t",
+        *,
+        service: str = "orders",
+        value: str = "v",
+        partition: int = 0,
+        options: str = "",
+    ) -> None:
+        """Write a half by hand. `transaction` and `options`: values of the headers that are named so."""
+        names = {"outbox-target": f"{topic}:-1", "outbox-transaction": transaction, "outbox-service": f"{service};row"}
+        headers = [*names.items(), *([("outbox-options", options)] if options else ())]
+        self.produce(self.channel.half_topic, value, b"k", partition, headers=headers)
+
+    def manifests(self) -> list[Manifest]:
+        """What is discarded or parked now, without what was delivered or rolled back from there."""
+        return list(read_manifests(self.kafka(), verify_channel(self.admin, self.channel)))
+
+    def checkpoints(self) -> list[TopicPartition]:
+        """Return the relays' checkpoints of partition 0 of the half and the op topic."""
+        places = [TopicPartition(topic, 0) for topic in (self.channel.half_topic, self.channel.op_topic)]
+        with closing(self._as_relay()) as consumer:
+            return consumer.committed(places, 10)
+
+    def commit(self, *places: TopicPartition) -> None:
+        """Commit offsets in the relays' group, as Kafka's own tools do."""
+        with closing(self._as_relay()) as consumer:
+            consumer.commit(offsets=list(places), asynchronous=False)
+
+    def _as_relay(self) -> Consumer:
+        return Consumer({**self.kafka(), "group.id": self.channel.relay_group, "enable.auto.commit": False})
+
+    def delete_group(self, group: str = "") -> None:
+        """Let Kafka forget what a group without members has committed, that of the relays by default."""
+        for future in self.admin.delete_consumer_groups([group or self.channel.relay_group]).values():
+            future.result(20)
 
     def send_verdict(self, entry: OpEntry, source: OpSource = OpSource.CHECKER) -> None:
         value, headers = encode_op([entry], source)

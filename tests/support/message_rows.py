@@ -37,7 +37,7 @@ def create_numbers(site: Site) -> None:
     site.sql(f"CREATE TABLE IF NOT EXISTS {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)")
 
 
-def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str | None]:
+def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str]:
     """Return the variables of a relay that delivers from the message table of a site."""
     tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name, **(table or {})}}
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}

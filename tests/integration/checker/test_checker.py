@@ -6,7 +6,6 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +68,9 @@ def _verdicts(checker: Service) -> Counter[str]:
     return Counter({name: checker.output().count(f'"{name}": ') for name in names})
 
 
-def _half(site: Site, outbox: HalfOutbox, service: str = "orders", incarnation: str | None = None) -> str:
+def _half(site: Site, service: str = "orders", options: str = "") -> str:
     id_ = str(uuid.uuid4())
-    options = {} if incarnation is None else {"outbox-options": f"incarnation={incarnation}"}
-    headers: Mapping[str, str] = {
-        "outbox-target": f"{site.topic('orders')}:-1",
-        "outbox-transaction": f"1;{id_}/0",
-        "outbox-service": f"{service};row",
-        **options,
-    }
-    site.produce(outbox._sender.channel.half.name, b"v", b"k", 0, headers=list(headers.items()))
+    site.send_half(f"1;{id_}/0", site.topic("orders"), service=service, options=options)
     return id_
 
 
@@ -158,7 +150,7 @@ def test_checker_connection_has_the_servers_limits(site: Site, purpose: str, wri
 
 
 def test_a_service_that_no_database_is_configured_for_stays_undecided(site: Site, outbox: HalfOutbox) -> None:
-    strange = _half(site, outbox, "strangers")
+    strange = _half(site, "strangers")
     known = send_halves(site, outbox, _messages(site, 1))
     config = Path(site.log_folder) / "checker.toml"
     config.write_text(
@@ -173,8 +165,8 @@ def test_a_service_that_no_database_is_configured_for_stays_undecided(site: Site
 
 
 def test_a_half_of_another_incarnation_of_the_database_is_never_decided(site: Site, outbox: HalfOutbox) -> None:
-    foreign = _half(site, outbox, incarnation=str(uuid.uuid4()))
-    nameless = _half(site, outbox)
+    foreign = _half(site, options=f"incarnation={uuid.uuid4()}")
+    nameless = _half(site)
     known = send_halves(site, outbox, _messages(site, 1))
     site.relay(extra=QUICK)
     checker = site.checker(extra=QUICK)

@@ -21,8 +21,7 @@ def recreated(site: Site) -> HalfOutbox:
     outbox = site.half_outbox(publish_timeout_seconds=20.0)
     publish(site, outbox, "before")
     site.delete_topics(*site.channel.topics)
-    for service in site.admin.delete_consumer_groups([site.channel.relay_group]).values():
-        service.result(20)
+    site.delete_group()
     create_channel(site.kafka(), site.channel, partitions=2, replication=1)
     return outbox
 

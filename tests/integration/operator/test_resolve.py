@@ -20,7 +20,6 @@ from outbox.errors import KafkaUnreachable, TransactionFenced
 from outbox.operator.commands.resolve import app
 from outbox.operator.deciding.discarded_places import send_decisions
 from outbox.operator.reading.database_view import DatabaseView
-from outbox.operator.reading.discards import read_manifests
 from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
@@ -415,12 +414,8 @@ def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     entries = [_undecided(site, outbox) for _ in range(2)]
     relay = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
     site.relay(extra=relay)
+    wait_until(lambda: len(site.manifests()) == 2, explain=site.logs)
     channel = verify_channel(site.admin, site.channel)
-
-    def parked() -> set[str]:
-        return {manifest.transaction_id for manifest in read_manifests(site.kafka(), channel)}
-
-    wait_until(lambda: len(parked()) == 2, explain=site.logs)
     site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")
     wanted, unwanted = (entry.transaction_id for entry in entries)
     code, document = call_for_json(app, site, wanted, "--commit", *AT_ONCE)
@@ -428,7 +423,7 @@ def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     assert call_command(app, site, unwanted, "--rollback", *AT_ONCE)[0] == Exit.OK
     (record,) = site.wait_visible(1, "orders")
     assert (record.message_id, dict(record.headers)[LATE_HEADER]) == (f"{wanted}/0", b"UNDECIDED")
-    wait_until(lambda: parked() == set(), explain=site.logs)
+    wait_until(lambda: not site.manifests(), explain=site.logs)
     assert site.rows() == {wanted: "C", unwanted: "R"}
 
 
@@ -514,11 +509,11 @@ def test_resolve_all_rolls_back_what_is_parked_below_the_watermark(site: Site) -
     ids = _of_group(site, "dead", 3)
     site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     channel = verify_channel(site.admin, site.channel)
-    wait_until(lambda: len(list(read_manifests(site.kafka(), channel))) == 3, explain=site.logs)
+    wait_until(lambda: len(site.manifests()) == 3, explain=site.logs)
     site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")
     code, document = call_for_json(app, site, *_all_of("dead"))
     assert (code, document["decided"]) == (Exit.OK, 3)
-    wait_until(lambda: not list(read_manifests(site.kafka(), channel)), explain=site.logs)
+    wait_until(lambda: not site.manifests(), explain=site.logs)
     assert site.rows() == dict.fromkeys(ids, "R")
 
 

@@ -59,7 +59,7 @@ def test_a_check_of_the_relay_finds_a_checkpoint_gone_or_outside_the_topic(site:
     outside = run_command(site, "relay", "--check")
     assert outside.returncode == Exit.FINDINGS
     assert f"{site.channel.half_topic}/1 is outside the topic" in outside.stdout
-    site.admin.delete_consumer_groups([site.channel.relay_group])[site.channel.relay_group].result(20)
+    site.delete_group()
     gone = run_command(site, "relay", "--check")
     assert gone.returncode == Exit.FINDINGS
     assert gone.stdout.count("has no checkpoint in group") == 2

@@ -11,7 +11,7 @@ from outbox.operator.commands import pending, resolve, trace
 from outbox.operator.commands.discarded import app as discarded
 from outbox.protocol.op import OpEntry
 from tests.integration.relay.test_halts import commit_damaged, key_of
-from tests.integration.relay.test_poison import NEWER, Headers, store_compressed, write_packed
+from tests.integration.relay.test_poison import Headers, store_compressed, write_packed
 from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
@@ -33,7 +33,7 @@ def _undecided(site: Site, outbox: HalfOutbox) -> list[OpEntry]:
 def _write_newer(site: Site, half: int = 0) -> None:
     """Write a record of a newer format to the half, op, check and discard topic."""
     channel = site.channel
-    site.produce(channel.half_topic, b"x", None, half, headers=NEWER)
+    site.send_half("2;more", partition=half)
     site.produce(channel.op_topic, b"C", None, half, headers=[("outbox-op", b"3;producer")])
     site.produce(channel.check_topic, b'{"version":2}', b"orders", 0)
     site.produce(channel.discard_topic, b'{"version":2}', b"00000000-0000-0000-0000-000000000000/manifest", half)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AclOperation,
     ResourceType,
@@ -277,15 +277,7 @@ def test_describe_on_the_relays_service_is_enough_to_look(own: Site) -> None:
         own.checker(extra={"OUTBOX_UPKEEP_INTERVAL_MS": "500", "OUTBOX_HTTP_PORT": str(port)})
         wait_until(lambda: metric(port, "outbox_checker_upkeep_completed_seconds", database="default") > started + 0.5)
         with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
-            _move_checkpoint(own)
-
-
-def _move_checkpoint(site: Site) -> None:
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
-    try:
-        consumer.commit(offsets=[TopicPartition(site.channel.half_topic, 0, 1)], asynchronous=False)
-    finally:
-        consumer.close()
+            own.commit(TopicPartition(own.channel.half_topic, 0, 1))
 
 
 def _prepare(site: Site) -> tuple[str, Channel, str]:

@@ -85,12 +85,6 @@ def _assert_each_once(site: Site, committed: Sequence[bytes]) -> None:
     assert sorted(record.value or b"" for record in site.read("orders")) == sorted(committed)
 
 
-def _delete_offsets(site: Site) -> None:
-    """Let Kafka forget the checkpoints; the group has no member."""
-    service = site.channel.relay_group
-    site.admin.delete_consumer_groups([service])[service].result(20)
-
-
 @pytest.mark.long
 def test_a_channel_that_grew_while_applications_ran_goes_on(grown: Site) -> None:
     relay = grown.relay(extra={"OUTBOX_CONTRACT_INTERVAL_MS": "500"})
@@ -128,7 +122,7 @@ def test_what_was_delivered_before_a_checkpoint_was_lost_is_not_delivered_again(
     relay.terminate()
     behind = len(application.committed)
     wait_until(lambda: len(application.committed) > behind + 30)
-    _delete_offsets(grown)
+    grown.delete_group()
     found = _document(grown, "--yes")
     assert found["outcome"] == "resumed"
     assert [one["halves"] > one["halves_found_delivered"] > 0 for one in found["partitions"]] == [True, True]
@@ -141,7 +135,7 @@ def test_what_real_topics_cannot_prove_is_refused(grown: Site) -> None:
     application.start()
     wait_until(lambda: len(application.committed) > 40)
     application.stop()
-    _delete_offsets(grown)
+    grown.delete_group()
     assert grown.delete_records(grown.channel.half_topic, 0, before=1) == {0: 1}
     grown.produce(grown.channel.discard_topic, b"v", b"k", 1)
     found = _document(grown, "--yes", code=Exit.UNPROVABLE)
@@ -156,7 +150,7 @@ def test_a_topic_that_does_not_exist_proves_nothing(grown: Site) -> None:
     application.start()
     wait_until(lambda: len(application.committed) > 40)
     committed = application.stop()
-    _delete_offsets(grown)
+    grown.delete_group()
     topic = grown.topic("orders")
     grown.delete_topics(topic)
     wait_until(lambda: topic not in grown.admin.list_topics(timeout=10).topics)

@@ -1,7 +1,7 @@
 """Limits of the cluster that the relay must know by itself: sizes of batches, the end of the half partition."""
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
@@ -29,9 +29,7 @@ def test_a_checkpoint_beyond_the_end_of_the_half_partition_stops_the_relay(site:
     """As after an unclean election: new records would take the places of lost ones, and pass for settled."""
     half = site.create("orders", partitions=1).half
     metadata = HalfCheckpoint(0, 10, runs_of([0])).encode(half.id, 0)
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
-    consumer.commit(offsets=[TopicPartition(half.name, 0, 0, metadata)], asynchronous=False)
-    consumer.close()
+    site.commit(TopicPartition(half.name, 0, 0, metadata))
     relay = site.relay()
     assert relay.wait() == Exit.UNSAFE
     assert "has lost records" in relay.output()
@@ -61,9 +59,7 @@ def test_bodies_that_were_let_go_are_fetched_again(site: Site) -> None:
 
 
 def _head(site: Site) -> int:
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "isolation.level": "read_committed"})
-    (place,) = consumer.committed([TopicPartition(site.channel.half_topic, 0)], 10)
-    consumer.close()
+    place, _ = site.checkpoints()
     topic_id = (place.metadata or "").split(";")[2]
     return parse_half_checkpoint(place.metadata or "", place.offset, topic_id, place.partition).head
 

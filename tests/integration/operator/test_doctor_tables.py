@@ -1,7 +1,6 @@
 """`outbox doctor`: what is wrong with a message table, each planted once."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -129,7 +128,7 @@ def test_a_table_that_only_this_command_does_not_name_is_fine(store: Site) -> No
     other = MessageTable(TableNames("public", f"{store.name}_other"))
     with store.connect() as connection:
         other.create(connection)
-    tables = _tables_of(store, {"table_prefix": other.names.prefix})
+    tables = relay_settings(store, {"table_prefix": other.names.prefix})
     document = call_for_json(app, store, environ=tables)[1]
     (told,) = _of_unnamed(document)
     assert (told["fine"], "is delivered by database session" in told["finding"]) == (True, True)
@@ -147,12 +146,8 @@ def _of_unnamed(document: Any) -> list[Any]:
 
 
 def test_a_relay_checks_its_message_tables(store: Site) -> None:
-    fine = run_command(store, "relay", "--check", environ=_tables_of(store))
+    fine = run_command(store, "relay", "--check", environ=relay_settings(store))
     assert (fine.returncode, f"table source {SOURCE}" in fine.stdout) == (0, True), fine.stdout
-    wrong = run_command(store, "relay", "--check", environ=_tables_of(store, {"table_prefix": "missing"}))
+    wrong = run_command(store, "relay", "--check", environ=relay_settings(store, {"table_prefix": "missing"}))
     assert wrong.returncode == Exit.FINDINGS
     assert "public.missing_message does not exist" in wrong.stdout
-
-
-def _tables_of(site: Site, table: Mapping[str, object] | None = None) -> dict[str, str]:
-    return {name: value for name, value in relay_settings(site, table).items() if value is not None}

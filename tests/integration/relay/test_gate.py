@@ -348,8 +348,7 @@ def test_relay_without_group_of_source_names_the_right(own: Site) -> None:
     message_rows.create(own)
     group, port = own.channel.table_group(message_rows.SOURCE), free_port()
     allow_only(own, ResourceType.GROUP, group)
-    settings = message_rows.relay_settings(own, OUTBOX_HTTP_PORT=str(port))
-    variables = {name: value for name, value in settings.items() if value is not None}
+    variables = message_rows.relay_settings(own, OUTBOX_HTTP_PORT=str(port))
     lacks = f"lacks the right READ on group {group}. Grant it."
     own.relay(extra=variables)
     wait_until(lambda: lacks in get(port, "/readyz")[1], 60, own.logs)

@@ -29,7 +29,7 @@ def copy(site: Site) -> TableNames:
     return names
 
 
-def settings(names: TableNames, site: Site) -> dict[str, str | None]:
+def settings(names: TableNames, site: Site) -> dict[str, str]:
     return relay_settings(site, {"schema": names.schema})
 
 
@@ -42,7 +42,7 @@ def insert(site: Site, *keys: str, schema: str = "public") -> None:
         publish(connection, site, "orders", keys)
 
 
-def resume(site: Site, variables: dict[str, str | None], source: str = SOURCE) -> Any:
+def resume(site: Site, variables: dict[str, str], source: str = SOURCE) -> Any:
     words = ("--source", source, "--skip-delivered", "--yes", "--json")
     found, printed = call_command(app, site, *words, environ=variables)
     assert found == Exit.OK, printed

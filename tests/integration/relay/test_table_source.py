@@ -215,6 +215,6 @@ def test_a_table_has_one_name(store: Site) -> None:
     store.wait_visible(1, "orders")
     first.terminate()
     variables = relay_settings(store)
-    variables["OUTBOX_TABLES"] = (variables["OUTBOX_TABLES"] or "").replace(f'"{SOURCE}"', '"other"')
+    variables["OUTBOX_TABLES"] = variables["OUTBOX_TABLES"].replace(f'"{SOURCE}"', '"other"')
     second = store.relay(extra=variables)
     wait_until(lambda: "is delivered as source 'shop', not 'other'" in second.output(), explain=store.logs)

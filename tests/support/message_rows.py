@@ -7,14 +7,17 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
 
 from outbox import Message
 from outbox._postgres.message_table import MessageTable
+from outbox._settings.declared import TableSettings
 from outbox.testing import VisibleRecord
+from relay.table.owned_table import open_session
+from relay.table.source_table import SourceTable
 from tests.support.harness import WAIT_SECONDS, Site, wait_until
 
 SOURCE = "shop"
@@ -41,6 +44,12 @@ def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **m
     """Return the variables of a relay that delivers from the message table of a site."""
     tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name, **(table or {})}}
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
+
+
+def source_table(site: Site, dsn: str = "") -> closing[SourceTable]:
+    """Open the message table of a site in this process, as a relay does."""
+    settings = TableSettings(dsn=dsn or site.postgres_url, table_prefix=site.name)
+    return closing(SourceTable(SOURCE, settings, open_session(settings)))
 
 
 Insert = Callable[[psycopg.Connection, Site, str, str, str], None]

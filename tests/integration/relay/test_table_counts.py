@@ -1,7 +1,6 @@
 """What a table source settles is counted: a difference halts it, and nothing comes twice (R71)."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 
 import psycopg
@@ -9,11 +8,8 @@ import pytest
 
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
-from outbox._settings.declared import TableSettings
 from outbox.operator.commands import resume
 from outbox.operator.commands.discarded import app
-from relay.table.owned_table import open_session
-from relay.table.source_table import SourceTable
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Service, Site, other_database, wait_until
 from tests.support.message_rows import (
@@ -24,6 +20,7 @@ from tests.support.message_rows import (
     execute,
     insert,
     relay_settings,
+    source_table,
     wait_empty,
     waiting,
 )
@@ -97,8 +94,7 @@ def test_a_trigger_that_keeps_a_column_of_the_progress_halts_the_source(store: S
 
 
 def test_a_halt_is_not_noted_where_a_trigger_would_change_more(store: Site) -> None:
-    settings = TableSettings(dsn=store.postgres_url, table_prefix=store.name)
-    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
+    with source_table(store) as source:
         source.progress()
         source.note_halt("first")
         trigger(store, "BEFORE UPDATE", store.tables.source, "NEW.highest = 7; RETURN NEW")

@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import psycopg
 
 from outbox import Outbox
-from outbox._settings.declared import TableSettings
 from outbox.protocol.identifiers import message_id, table_transaction_id
 from outbox.transaction import Outcome
-from relay.table.owned_table import open_session
 from relay.table.rows import EPOCH_US, Row
-from relay.table.source_table import SourceTable
 from tests.support.harness import Service, Site, wait_until
-from tests.support.message_rows import execute, insert, relay_settings, wait_empty, waiting
+from tests.support.message_rows import execute, insert, relay_settings, source_table, wait_empty, waiting
 
 
 def relay(site: Site, failpoint: str = "", **table: object) -> Service:
@@ -99,9 +96,7 @@ def _insert(site: Site, columns: Mapping[str, str], source: str = "") -> None:
 
 
 def _windows(site: Site) -> Iterator[Sequence[Row]]:
-    settings = TableSettings(dsn=site.postgres_url, table_prefix=site.name)
-    with open_session(settings) as connection:
-        source = SourceTable("shop", settings, connection)
+    with source_table(site) as source:
         while rows := (window := source.window(1_000, 10 * MEGABYTE, ())).rows:
             yield rows
             source.take(window, len(rows))

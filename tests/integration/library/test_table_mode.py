@@ -354,23 +354,17 @@ def test_a_commit_whose_rows_move_is_never_rolled_back_for_who_asks(lone: Place,
 
 
 def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
-    names, role = lone.site.tables, f"{lone.site.name}_app"
-    lone.site.role("app", MessageTable(names).application_grant)
-    with lone.site.connect() as connection:
+    names, sql = lone.site.tables, lone.site.sql
+    with psycopg.connect(lone.site.role("app", MessageTable(names).application_grant), autocommit=True) as connection:
         id_ = _published(lone, connection)
-        connection.execute(f"ALTER TABLE {names.message} ENABLE ROW LEVEL SECURITY".encode())
-        connection.execute(f"SET ROLE {role}".encode())
+        sql(f"ALTER TABLE {names.message} ENABLE ROW LEVEL SECURITY")
         with pytest.raises(TableError, match="Row security hides rows"):
             lone.outbox.outcome(id_, connection)
-        connection.execute("RESET ROLE")
-        connection.execute(f"ALTER TABLE {names.message} DISABLE ROW LEVEL SECURITY".encode())
-        connection.execute(f"REVOKE SELECT (xids) ON {names.delivered} FROM {role}".encode())
-        connection.execute(f"SET ROLE {role}".encode())
+        sql(f"ALTER TABLE {names.message} DISABLE ROW LEVEL SECURITY")
+        sql(f"REVOKE SELECT (xids) ON {names.delivered} FROM {lone.site.name}_app")
         with pytest.raises(TableError, match="--application-role"):
             lone.outbox.outcome(id_, connection)
-        connection.execute("RESET ROLE")
-        connection.execute(f"GRANT SELECT (xids) ON {names.delivered} TO {role}".encode())
-        connection.execute(f"SET ROLE {role}".encode())
+        sql(f"GRANT SELECT (xids) ON {names.delivered} TO {lone.site.name}_app")
         assert lone.outbox.outcome(id_, connection) is Outcome.COMMITTED
 
 

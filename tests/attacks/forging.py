@@ -131,15 +131,11 @@ def deliver_row(teams: Teams, **columns: Any) -> str:
 
 
 def row_outcome(teams: Teams, id_: int) -> str:
-    names = teams.a.site.tables
     found: list[str] = []
 
     def look() -> bool:
-        with teams.a.site.connect() as connection:
-            query = f"SELECT reason FROM {names.discarded} WHERE id = %s"
-            row = connection.execute(query.encode(), (id_,)).fetchone()
-        if row:
-            found.append(row[0])
+        if rows := teams.a.site.sql(f"SELECT reason FROM {teams.a.site.tables.discarded} WHERE id = %s", id_):
+            found.append(rows[0][0])
         elif any(record.message_id.endswith(f"/{id_}") for record in teams.observer.on(*teams.a.topics)):
             found.append(DONE)
         return bool(found)

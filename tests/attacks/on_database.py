@@ -104,8 +104,7 @@ def _locks_source(teams: Teams) -> str:
         waiting.join()
         teams.relay = teams.b.start_relay()
         wait_until(lambda: "its owner does not deliver it" in teams.relay.output(), explain=teams.b.site.logs)
-        with teams.b.site.connect() as operator:
-            operator.execute("SELECT pg_terminate_backend(%s)", (holder.info.backend_pid,))
+        teams.b.site.sql("SELECT pg_terminate_backend(%s)", holder.info.backend_pid)
     _wait_for_more(teams, teams.b.topics[1])
     return DONE
 

@@ -127,10 +127,7 @@ def _newer_format(teams: Teams) -> str:
 
 
 def _rollback_rows(teams: Teams) -> int:
-    with teams.a.site.connect() as connection:
-        query = f"SELECT count(*) FROM {teams.a.site.tables.transaction} WHERE state = 'R'"
-        row = connection.execute(query.encode()).fetchone()
-    return int(row[0]) if row else 0
+    return list(teams.a.site.rows().values()).count("R")
 
 
 INTERNAL, FORBIDDEN, PLATFORM, REFUSED = "INTERNAL_TOPIC", "FORBIDDEN", "PLATFORM_TOPIC", "NOT_AUTHORIZED"

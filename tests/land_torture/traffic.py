@@ -6,9 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
-
-from tests.support.harness import Site, wait_until
+from tests.support.harness import Site
 from tests.support.relaying import RelayedTopics
 
 _PAUSE_SECONDS = 0.2
@@ -51,9 +49,7 @@ class Traffic:
     def grow(self, topic: str) -> int:
         """Add a partition to a topic; how many it has then."""
         partitions = self._partitions(topic) + 1
-        for future in self._site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
-            future.result(20)
-        wait_until(lambda: self._partitions(topic) == partitions)
+        self._site.grow(topic, partitions=partitions)
         return partitions
 
     def _partitions(self, topic: str) -> int:

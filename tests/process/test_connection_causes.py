@@ -4,7 +4,6 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from socket import create_server
 from typing import cast
@@ -12,11 +11,8 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from examples.flights.certificates import Authority
 from outbox._kafka.admin import Causes, admin_client, describe_topics
 from outbox._kafka.groups import committed_offsets
 from outbox.errors import KafkaUnreachable
@@ -29,7 +25,7 @@ SECONDS = 2.0
 @pytest.fixture
 def tls_server(tmp_path: Path) -> Iterator[int]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(self_signed(tmp_path))
+    context.load_cert_chain(Authority(tmp_path).server("server").both)
     listener = create_server(("127.0.0.1", 0))
     stopping = threading.Event()
 
@@ -48,27 +44,6 @@ def tls_server(tmp_path: Path) -> Iterator[int]:
     listener.shutdown(2)
     listener.close()
     thread.join()
-
-
-def self_signed(folder: Path) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    file = folder / "server.pem"
-    file.write_bytes(certificate.public_bytes(pem) + private)
-    return file
 
 
 def message_of(kafka: dict[str, str], seconds: float = SECONDS) -> str:

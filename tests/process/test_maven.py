@@ -19,6 +19,7 @@ from outbox._jars.fetch import MIRROR_VARIABLE, fetch
 from outbox._jars.java import SetupError
 from outbox._jars.lock_file import Coordinate, read_lock
 from stack.servers import all_locks
+from tests.support.probes import free_port
 
 LAMP = Coordinate("org.example", "lamp", "1.0")
 BULB = Coordinate("org.example", "bulb", "2.1", "linux-x86_64")
@@ -201,7 +202,7 @@ def test_the_projects_own_locks_can_be_read_and_name_no_place() -> None:
 def test_without_network_one_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY", MIRROR_VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(SetupError, match=r"cannot fetch org\.example:lamp:1\.0: .*refused.*HTTPS_PROXY names a proxy"):
         fetch(lock_of(tmp_path, LAMP), cache=tmp_path / "jars")
 
@@ -224,9 +225,3 @@ def test_a_lock_is_made_from_its_roots(tmp_path: Path, repository: Repository) -
     make_lock(lock)
     assert read_lock(lock).sha256 == {LAMP: digest(b"lamp"), shade: digest(b"shade")}
     assert lock.read_text().startswith(head)
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port

@@ -3,7 +3,7 @@
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -113,15 +113,6 @@ def test_password_as_stray_argument_is_hidden(url: str) -> None:
     result = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode
     assert_hidden(result.stdout + result.stderr)
-
-
-@pytest.fixture
-def root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import typer
 
 from checker.settings import CheckerSettings
@@ -148,10 +147,11 @@ def test_no_secret_of_any_login_is_printed_if_nothing_answers(planted: Planted) 
 
 
 @pytest.fixture
-def outbox(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., str]]:
+def outbox(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], root_logger: logging.Logger
+) -> Callable[..., str]:
     """Run `outbox …` in this process; all that it prints."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    del root_logger  # it is put back afterwards
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setenv("COLUMNS", "300")
 
@@ -163,9 +163,7 @@ def outbox(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
             run_subcommand()
         return "".join(capfd.readouterr())
 
-    yield run
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
+    return run
 
 
 WRONG_KAFKA: list[tuple[dict[str, str], str]] = [

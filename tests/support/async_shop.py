@@ -40,6 +40,11 @@ class AsyncShop:
     ) -> Receipt:
         return await self.outbox.publish(session, self.message(topic, value, key), eager=eager)
 
+    async def publish_one(self, topic: str, value: str) -> None:
+        """Publish a message in a transaction of its own."""
+        async with self.session() as session:
+            await self.publish(session, topic, value)
+
     async def connect(self, **options: Any) -> psycopg.AsyncConnection[Any]:
         return await psycopg.AsyncConnection.connect(self.url, **options)
 

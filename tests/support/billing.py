@@ -19,10 +19,9 @@ class Billing:
         self.site, self._program = site, EXAMPLES / program
         self.topic = site.topic(topic)
         self.schema = f"{site.name}_{topic}"
-        with site.connect() as connection:
-            InboxTable(site.tables).create(connection)
-            connection.execute(f"CREATE SCHEMA {self.schema}".encode())
-            connection.execute(f"CREATE TABLE {self.schema}.invoice (what text)".encode())
+        site.create_tables(InboxTable)
+        site.sql(f"CREATE SCHEMA {self.schema}")
+        site.sql(f"CREATE TABLE {self.schema}.invoice (what text)")
 
     @contextmanager
     def running(self, kafka: str = "{}", stderr: int | None = None) -> Iterator[subprocess.Popen[str]]:
@@ -42,8 +41,7 @@ class Billing:
                 process.kill()
 
     def invoices(self) -> list[str]:
-        with self.site.connect() as connection:
-            return [what for (what,) in connection.execute(f"SELECT what FROM {self.schema}.invoice".encode())]
+        return [what for (what,) in self.site.sql(f"SELECT what FROM {self.schema}.invoice")]
 
     def committed(self) -> int:
         consumer = Consumer({**self.site.kafka(), "group.id": "billing"})

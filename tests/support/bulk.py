@@ -6,13 +6,10 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
-
-import psycopg
+from typing import TypeVar
 
 from outbox import HalfOutbox, Message
 from outbox._half.draft import Draft
-from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition
@@ -51,7 +48,7 @@ def _commit(site: Site, outbox: HalfOutbox, messages: Sequence[Message], each: i
     drafts = _drafts(messages, each)
     with site.connect() as connection, connection.transaction():
         connection.execute(_LOCKS, ([lock_number(draft.transaction_id) for draft in drafts],))
-        entries = _send_all(outbox, drafts, _incarnation(connection, site))
+        entries = _send_all(outbox, drafts, site.incarnation())
         with connection.cursor().copy(f"COPY {site.tables.transaction} ({_COLUMNS}) FROM STDIN".encode()) as copy:
             for entry in entries:
                 place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset, str(entry.positions))
@@ -61,13 +58,7 @@ def _commit(site: Site, outbox: HalfOutbox, messages: Sequence[Message], each: i
 
 def send_halves(site: Site, outbox: HalfOutbox, messages: Iterable[Message], *, each: int = 1) -> list[OpEntry]:
     """Send the halves only; the op entries that commits would entitle to."""
-    with site.connect() as connection:
-        incarnation = _incarnation(connection, site)
-    return _send_all(outbox, _drafts(messages, each), incarnation)
-
-
-def _incarnation(connection: psycopg.Connection[Any], site: Site) -> str:
-    return CallbackTable(site.tables).incarnation(connection) or ""
+    return _send_all(outbox, _drafts(messages, each), site.incarnation())
 
 
 def _drafts(messages: Iterable[Message], each: int) -> list[Draft]:

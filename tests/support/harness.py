@@ -10,30 +10,34 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import psycopg
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
 from psycopg.conninfo import make_conninfo
+from psycopg.sql import Composed
 from sqlalchemy import Engine, create_engine
 
 from outbox import HalfOutbox, Message, Outbox, Receipt, TableNames
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.admin import admin_client
-from outbox._kafka.channel import ChannelDescription, create_channel
+from outbox._kafka.channel import ChannelDescription, create_channel, verify_channel
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import Grant
+from outbox._postgres.ddl import Grant, Tables
+from outbox.operator.reading.discards import read_manifests
+from outbox.protocol.discard import Manifest
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_op, parse_op
 from outbox.testing import VisibleRecord, read_committed, settled
@@ -104,8 +108,7 @@ class Site:
     def create(self, *topics: str, partitions: int = 2) -> ChannelDescription:
         """Create the channel with so many partitions, the tables, and real topics of three partitions."""
         description = create_channel(self.kafka(), self.channel, partitions=partitions, replication=self.replication)
-        with self.connect() as connection:
-            CallbackTable(self.tables).create(connection)
+        self.create_tables(CallbackTable)
         self.create_topics(*topics)
         return description
 
@@ -120,13 +123,31 @@ class Site:
             future.result(20)
         wait_until(lambda: set(names) <= set(self.admin.list_topics(timeout=10).topics))
 
+    def create_topic(
+        self, name: str, partitions: int, settings: Mapping[str, str], nodes: Sequence[Sequence[int]] = ()
+    ) -> None:
+        """Create a real topic with settings of its own. `nodes`: the brokers that have each partition; else any."""
+        where: Any = {"replica_assignment": nodes} if nodes else {"replication_factor": self.replication}
+        topic = self.topic(name)
+        self.admin.create_topics([NewTopic(topic, partitions, config=dict(settings), **where)])[topic].result(20)
+        wait_until(lambda: topic in self.admin.list_topics(timeout=10).topics)
+
+    def grow(self, *topics: str, partitions: int) -> None:
+        """Add partitions to topics of exactly these names, and wait until all see them."""
+        for future in self.admin.create_partitions([NewPartitions(topic, partitions) for topic in topics]).values():
+            future.result(20)
+        seen = self.admin.list_topics
+        wait_until(lambda: all(len(seen(one, timeout=10).topics[one].partitions) == partitions for one in topics))
+
     def delete_topics(self, *names: str) -> None:
         for future in self.admin.delete_topics([*names]).values():
             future.result(20)
+        wait_until(lambda: not set(names) & set(self.admin.list_topics(timeout=10).topics))
 
-    def delete_records(self, topic: str, partition: int, before: int) -> None:
-        (future,) = self.admin.delete_records([TopicPartition(topic, partition, before)]).values()
-        future.result(20)
+    def delete_records(self, topic: str, *partitions: int, before: int = -1) -> dict[int, int]:
+        """Delete records below an offset, all by default; where each partition begins then."""
+        cut = self.admin.delete_records([TopicPartition(topic, partition, before) for partition in partitions])
+        return {place.partition: future.result(20).low_watermark for place, future in cut.items()}
 
     def set_topic(self, topic: str, name: str, value: str) -> None:
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
@@ -139,6 +160,21 @@ class Site:
         producer.produce(topic, *record, **options)
         assert producer.flush(WAIT_SECONDS) == 0
 
+    @contextmanager
+    def open_transaction(self, topic: str, *partitions: int) -> Iterator[None]:
+        """A Kafka transaction of somebody else, with a record in each of these partitions, aborted in the end."""
+        settings = {"transactional.id": f"{self.name}-stranger", "transaction.timeout.ms": 600_000}
+        stranger = Producer({**self.kafka(), **settings})
+        stranger.init_transactions(30)
+        stranger.begin_transaction()
+        for partition in partitions:
+            stranger.produce(topic, b"of a stranger", b"x/0", partition)
+        assert stranger.flush(20) == 0
+        try:
+            yield
+        finally:
+            stranger.abort_transaction(30)
+
     def kafka(self) -> dict[str, Any]:
         return {"bootstrap.servers": self.bootstrap_servers}
 
@@ -148,11 +184,21 @@ class Site:
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
         return psycopg.connect(self.postgres_url, autocommit=True, **options)
 
-    def sql(self, statement: str, *parameters: Any) -> list[Any]:
+    def sql(self, statement: str | Composed, *parameters: Any) -> list[Any]:
         """Run a statement on a connection of its own; its rows, if it has some."""
+        query = statement.encode() if isinstance(statement, str) else statement
         with self.connect() as connection:
-            ran = connection.execute(statement.encode(), parameters or None)
+            ran = connection.execute(query, parameters or None)
             return ran.fetchall() if ran.description else []
+
+    def create_tables(self, *kinds: Callable[[TableNames], Tables]) -> None:
+        with self.connect() as connection:
+            for kind in kinds:
+                kind(self.tables).create(connection)
+
+    def incarnation(self) -> str:
+        with self.connect() as connection:
+            return CallbackTable(self.tables).incarnation(connection) or ""
 
     def role(self, name: str, *rights: Callable[[str], Grant], attributes: str = "") -> str:
         """Create a role of this site, and give it rights; its connection string."""
@@ -251,14 +297,50 @@ class Site:
         parsed = [parse_op(record.value, record.headers, verdict=record.topic == verdict) for record in records]
         return [(source, entry) for source, entries in parsed for entry in entries]
 
+    def send_half(
+        self,
+        transaction: str,
+        topic: str = "t",
+        *,
+        service: str = "orders",
+        value: str = "v",
+        partition: int = 0,
+        options: str = "",
+    ) -> None:
+        """Write a half by hand. `transaction` and `options`: values of the headers that are named so."""
+        names = {"outbox-target": f"{topic}:-1", "outbox-transaction": transaction, "outbox-service": f"{service};row"}
+        headers = [*names.items(), *([("outbox-options", options)] if options else ())]
+        self.produce(self.channel.half_topic, value, b"k", partition, headers=headers)
+
+    def manifests(self) -> list[Manifest]:
+        """What is discarded or parked now, without what was delivered or rolled back from there."""
+        return list(read_manifests(self.kafka(), verify_channel(self.admin, self.channel)))
+
+    def checkpoints(self) -> list[TopicPartition]:
+        """Return the relays' checkpoints of partition 0 of the half and the op topic."""
+        places = [TopicPartition(topic, 0) for topic in (self.channel.half_topic, self.channel.op_topic)]
+        with closing(self._as_relay()) as consumer:
+            return consumer.committed(places, 10)
+
+    def commit(self, *places: TopicPartition) -> None:
+        """Commit offsets in the relays' group, as Kafka's own tools do."""
+        with closing(self._as_relay()) as consumer:
+            consumer.commit(offsets=list(places), asynchronous=False)
+
+    def _as_relay(self) -> Consumer:
+        return Consumer({**self.kafka(), "group.id": self.channel.relay_group, "enable.auto.commit": False})
+
+    def delete_group(self, group: str = "") -> None:
+        """Let Kafka forget what a group without members has committed, that of the relays by default."""
+        for future in self.admin.delete_consumer_groups([group or self.channel.relay_group]).values():
+            future.result(20)
+
     def send_verdict(self, entry: OpEntry, source: OpSource = OpSource.CHECKER) -> None:
         value, headers = encode_op([entry], source)
         self.produce(self.channel.verdict_topic, value, None, entry.partition, headers=list(headers))
 
     def rows(self) -> dict[str, str]:
-        with self.connect() as connection:
-            query = f"SELECT transaction_id::text, state FROM {self.tables.transaction}"
-            return dict(connection.execute(query.encode()).fetchall())
+        return dict(self.sql(f"SELECT transaction_id::text, state FROM {self.tables.transaction}"))
 
     def wait_settled(self, timeout: float = WAIT_SECONDS) -> None:
         wait_until(self.settled, timeout, self.logs)

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from confluent_kafka import TopicPartition
-
 from outbox._service.exit_codes import Exit
 from spark_jobs.tables.delta_output import RECORDS, Output
 from spark_jobs.tables.progress import Progress
@@ -71,9 +69,7 @@ class Land:
 
     def cut(self) -> dict[int, int]:
         """Delete all records of the topic; where each partition begins then."""
-        cut = [TopicPartition(self.topic, partition, -1) for partition in range(3)]
-        futures = self.site.admin.delete_records(cut)
-        return {place.partition: future.result(20).low_watermark for place, future in futures.items()}
+        return self.site.delete_records(self.topic, *range(3))
 
     def jvm_runs(self) -> bool:
         return any(f"spark.app.name=outbox-{self.site.name}" in command for command in commands())

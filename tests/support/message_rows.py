@@ -7,14 +7,17 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
 
 from outbox import Message
 from outbox._postgres.message_table import MessageTable
+from outbox._settings.declared import TableSettings
 from outbox.testing import VisibleRecord
+from relay.table.owned_table import open_session
+from relay.table.source_table import SourceTable
 from tests.support.harness import WAIT_SECONDS, Site, wait_until
 
 SOURCE = "shop"
@@ -37,10 +40,16 @@ def create_numbers(site: Site) -> None:
     site.sql(f"CREATE TABLE IF NOT EXISTS {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)")
 
 
-def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str | None]:
+def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str]:
     """Return the variables of a relay that delivers from the message table of a site."""
     tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name, **(table or {})}}
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
+
+
+def source_table(site: Site, dsn: str = "") -> closing[SourceTable]:
+    """Open the message table of a site in this process, as a relay does."""
+    settings = TableSettings(dsn=dsn or site.postgres_url, table_prefix=site.name)
+    return closing(SourceTable(SOURCE, settings, open_session(settings)))
 
 
 Insert = Callable[[psycopg.Connection, Site, str, str, str], None]
@@ -76,10 +85,11 @@ def insert(site: Site, *keys: str, topic: str = "orders") -> None:
 
 
 def execute(site: Site, statement: str, *parameters: Any) -> list[Any]:
-    """Run one statement; `{message}`, `{discarded}`, `{delivered}` and `{source}` are the tables."""
+    """Run one statement; `{message}`, `{discarded}`, `{delivered}` and `{source}` are the tables, `{topic}` is one."""
     names = {name: getattr(site.tables, name) for name in ("message", "discarded", "delivered", "source")}
     table = MessageTable(site.tables)
     parts = {"rows": table.compose("{rows}"), "batch": table.compose("{batch}"), "started": table.compose("{started}")}
+    names["topic"] = site.topic("orders")
     return site.sql(statement.format(**names, **{name: part.as_string() for name, part in parts.items()}), *parameters)
 
 
@@ -130,8 +140,7 @@ class Writers:
 
 
 def numbers(site: Site) -> Mapping[str, int]:
-    with site.connect() as connection:
-        return dict(connection.execute(f"SELECT key, number FROM {site.name}_key".encode()).fetchall())
+    return dict(site.sql(f"SELECT key, number FROM {site.name}_key"))
 
 
 def waiting(site: Site) -> int:

@@ -1,14 +1,14 @@
 """A configuration file with a recognizable secret in every setting that holds one."""
 
-import datetime as dt
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
-from cryptography.x509.oid import NameOID
+
+from examples.flights.certificates import Authority
 
 MARK = "hush-"
 """Every planted secret begins with it, but a private key."""
@@ -24,13 +24,12 @@ def secret(name: str) -> str:
 class Planted:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
-        now = dt.datetime.now(dt.UTC)
-        builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(hours=1))
-        certificate = builder.sign(key, hashes.SHA256())
-        encryption = serialization.BestAvailableEncryption(secret("ssl.key.password").encode())
-        self.key = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
-        self.certificate = certificate.public_bytes(serialization.Encoding.PEM).decode()
+        password = secret("ssl.key.password")
+        made = Authority(folder).client("x", password)
+        self.key, self.certificate = made.key.read_text(), made.certificate.read_text()
+        key = serialization.load_pem_private_key(self.key.encode(), password.encode())
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        certificate = x509.load_pem_x509_certificate(self.certificate.encode())
         for_store = serialization.BestAvailableEncryption(secret("ssl.keystore.password").encode())
         self.store = folder / "store.p12"
         self.store.write_bytes(pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, for_store))

@@ -15,6 +15,7 @@ import psycopg
 from examples.flights.digest import digest
 from outbox._postgres.message_table import MessageTable
 from tests.support.harness import Site, wait_until
+from tests.support.message_rows import create
 from tests.support.row_statements import DELIVERED, DISCARDED, WAITING
 from tests.torture.evidence import ID_HEADER, DeliveredRow, DiscardedRow, Evidence, Told
 from tests.torture.invariants import Violation, all_or_none, check
@@ -169,8 +170,7 @@ class RowProof:
         return {id_: Told(topic, hash_, "table", message_id) for id_, message_id, topic, hash_ in rows}
 
     def _rows_of(self, query: LiteralString) -> list[Any]:
-        with self.site.connect() as connection:
-            return connection.execute(self.table.compose(query)).fetchall()
+        return self.site.sql(self.table.compose(query))
 
     @classmethod
     @contextmanager
@@ -178,11 +178,9 @@ class RowProof:
         """Create everything, start writers and reader, and end them at the end."""
         site.create(*TOPICS, partitions=1)
         proof = cls(site, seed)
-        with site.connect() as connection:
-            proof.table.create(connection)
-            connection.execute(f"CREATE TABLE {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)".encode())
-            columns = "id text PRIMARY KEY, message_id text NOT NULL, topic text NOT NULL, digest text NOT NULL"
-            connection.execute(f"CREATE TABLE {site.name}_told ({columns})".encode())
+        create(site)
+        columns = "id text PRIMARY KEY, message_id text NOT NULL, topic text NOT NULL, digest text NOT NULL"
+        site.sql(f"CREATE TABLE {site.name}_told ({columns})")
         proof.reader.start()
         for thread in proof._threads:
             thread.start()

@@ -146,9 +146,7 @@ def settled_to(topic_id: str, offsets: Mapping[int, int]) -> ChannelProgress:
 
 
 def meta(site: Site) -> dict[str, str]:
-    with site.connect() as connection:
-        query = f"SELECT key, value FROM {site.tables.meta} WHERE key LIKE 'purged%'"
-        return dict(connection.execute(query.encode()).fetchall())
+    return dict(site.sql(f"SELECT key, value FROM {site.tables.meta} WHERE key LIKE 'purged%'"))
 
 
 def watermark(site: Site, channel: ChannelDescription, partition: int = 0) -> int | None:

@@ -60,9 +60,7 @@ class Shop:
                 process.kill()
 
     def has(self, number: int) -> bool:
-        with self.site.connect() as connection:
-            query = f"SELECT 1 FROM {self.table} WHERE id = %s".encode()
-            return connection.execute(query, (number,)).fetchone() is not None
+        return bool(self.site.sql(f"SELECT 1 FROM {self.table} WHERE id = %s", number))
 
     def delivered(self, count: int, topic: str) -> list[str]:
         """Wait for so many messages; their values in the order of partition and offset."""

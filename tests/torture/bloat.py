@@ -142,9 +142,7 @@ class _Traffic:
         return Size(max(0, before - waiting), waiting, table, index, evidence)
 
     def proven(self) -> int:
-        with self._site.connect() as connection:
-            row = connection.execute(self._table.compose(_PROVEN)).fetchone()
-        return int(row[0]) if row else 0
+        return int(self._site.sql(self._table.compose(_PROVEN))[0][0])
 
 
 @contextmanager

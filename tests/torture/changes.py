@@ -68,8 +68,7 @@ class TableChanges(Lasting):
         self._chance = chance
         self._published_since: int | None = None
         self._table = MessageTable(world.site.tables)
-        with world.site.connect() as connection:
-            connection.execute(_STRANGER)
+        world.site.sql(_STRANGER)
 
     def change(self) -> None:
         name = self._chance.choice(sorted(CHANGES))

@@ -136,9 +136,8 @@ class CopyCruelty(Lasting):
 
     def _make_database(self) -> None:
         """Make the database, in the place of the one that the last copy left behind."""
-        with self._world.site.connect() as connection:
-            connection.execute(f"DROP DATABASE IF EXISTS {_DATABASE} WITH (FORCE)".encode())
-            connection.execute(f"CREATE DATABASE {_DATABASE}".encode())
+        self._world.site.sql(f"DROP DATABASE IF EXISTS {_DATABASE} WITH (FORCE)")
+        self._world.site.sql(f"CREATE DATABASE {_DATABASE}")
 
     def _name_a_batch(self, before: tuple[int, int]) -> tuple[int, int]:
         """Let a relay of the original die between the statement that names a batch and its delivery."""

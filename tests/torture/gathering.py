@@ -125,7 +125,7 @@ class Gathering:
             alive=alive,
             delivered=[DeliveredRow(*row) for row in self._rows_of(DELIVERED)],
             discarded=[DiscardedRow(*row) for row in self._rows_of(DISCARDED)],
-            poison={id_ for (id_,) in self._query(f"SELECT row_id FROM {self._world.site.name}_poison")},
+            poison={id_ for (id_,) in self._world.site.sql(f"SELECT row_id FROM {self._world.site.name}_poison")},
             waiting=self.waiting(),
             unsettled=unsettled,
             claims={(str(number), offset): at for (number, offset), at in self._observers.checkpoints.claims.items()},
@@ -148,7 +148,7 @@ class Gathering:
         self._early, self._compared = [], 0
         self._reader.forget()
         self._observers.forget()
-        self._query(f"TRUNCATE {self._world.site.name}_told, {self._world.site.name}_poison")
+        self._world.site.sql(f"TRUNCATE {self._world.site.name}_told, {self._world.site.name}_poison")
         self._rows_of(_FORGET)
 
     def _discards(self) -> tuple[dict[str, Manifest], list[Manifest]]:
@@ -169,13 +169,13 @@ class Gathering:
         return alive, manifests
 
     def _told(self) -> dict[str, Told]:
-        rows = self._query(f"SELECT id, topic, digest, mode, message_id FROM {self._world.site.name}_told")
+        rows = self._world.site.sql(f"SELECT id, topic, digest, mode, message_id FROM {self._world.site.name}_told")
         return {id_: Told(*told) for id_, *told in rows}
 
     def _callback_rows(self, ids: Iterable[str]) -> dict[str, str]:
         table = self._world.site.tables.transaction
         query = f"SELECT transaction_id::text, state FROM {table} WHERE transaction_id = ANY (%s::uuid[])"
-        return dict(self._query(query, list(ids)))
+        return dict(self._world.site.sql(query, list(ids)))
 
     def _answers(self, diary: Iterable[Entry], there: Collection[str]) -> list[Answer]:
         """What applications were answered, and what is answered now about all of the same transactions.
@@ -207,16 +207,9 @@ class Gathering:
                 self.outcomes["xids that Postgres gave out again, and whose second transaction committed"] += 1
         return Answer(entry.told, entry.transaction_id, outcome, "asked in the end")
 
-    def _query(self, query: str, *parameters: Any) -> list[Any]:
-        with self._world.site.connect() as connection:
-            cursor = connection.execute(query.encode(), parameters)
-            return cursor.fetchall() if cursor.description else []
-
     def _rows_of(self, query: LiteralString) -> list[Any]:
         """The result of a statement on the message table, and what belongs to it."""
-        with self._world.site.connect() as connection:
-            cursor = connection.execute(self._table.compose(query))
-            return cursor.fetchall() if cursor.description else []
+        return self._world.site.sql(self._table.compose(query))
 
 
 def _half(record: Message) -> HalfSeen:

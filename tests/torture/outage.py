@@ -201,8 +201,7 @@ def _world() -> Iterator[tuple[Stack, Site, Site]]:
         Site(stack.bootstrap_servers, other.url, orders.name) as bills,
     ):
         orders.create("orders", "bills")
-        with bills.connect() as connection:
-            CallbackTable(bills.tables).create(connection)
+        bills.create_tables(CallbackTable)
         yield stack, orders, bills
 
 

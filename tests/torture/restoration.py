@@ -169,8 +169,7 @@ class SourceCruelty(Lasting):
     def _delete_group(self) -> None:
         service = self._world.channel.channel.table_group(SOURCE)
         try:
-            for future in self._world.site.admin.delete_consumer_groups([service]).values():
-                future.result()
+            self._world.site.delete_group(service)
         except KafkaException:  # a broker is down; it may be deleted all the same
             return
         self.faults["progress of the table source deleted in Kafka"] += 1

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
-
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.message_table import MessageTable
 from stack import Stack
@@ -15,7 +13,7 @@ from tests.proxies.fault import Armed
 from tests.proxies.kafka import KafkaProxies
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
-from tests.support.harness import Site, wait_until
+from tests.support.harness import Site
 from tests.support.plain_records import TOPIC as PLAIN
 from tests.torture.application import DDL
 from tests.torture.evidence import SHORT, SOURCE, TOPICS
@@ -83,11 +81,7 @@ def as_relay(site: Site, url: str) -> str:
 def _create_short(site: Site) -> None:
     brokers = range(1, BROKERS + 1)
     replicas = [[brokers[number % BROKERS], brokers[(number + 1) % BROKERS]] for number in range(REAL_PARTITIONS)]
-    name, enough = site.topic(SHORT), {"min.insync.replicas": "2"}
-    new = NewTopic(name, REAL_PARTITIONS, replica_assignment=replicas, config=enough)
-    for future in site.admin.create_topics([new]).values():
-        future.result(20)
-    wait_until(lambda: name in site.admin.list_topics(timeout=10).topics)
+    site.create_topic(SHORT, REAL_PARTITIONS, {"min.insync.replicas": "2"}, replicas)
 
 
 @contextmanager

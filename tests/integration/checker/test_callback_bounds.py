@@ -13,8 +13,7 @@ FINE = {"service": "repeat('g', 200)", "channel": "repeat('c', 244)", "positions
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    with site.connect() as connection:
-        CallbackTable(site.tables).create(connection)
+    site.create_tables(CallbackTable)
     return site
 
 

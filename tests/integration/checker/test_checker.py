@@ -6,7 +6,6 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +47,9 @@ def test_damaged_row_stops_nobody(site: Site, outbox: HalfOutbox) -> None:
     damaged, mismatched, fine = (
         publish_bulk(site, outbox, [message], ops=False)[0].removesuffix("/0") for message in _messages(site, 3)
     )
-    with site.connect() as connection:
-        update = f"UPDATE {site.tables.transaction} SET {{}} WHERE transaction_id = %s"
-        connection.execute(update.format("positions = 'x'").encode(), (damaged,))
-        connection.execute(update.format("first_offset = 5, last_offset = 1").encode(), (mismatched,))
+    update = f"UPDATE {site.tables.transaction} SET {{}} WHERE transaction_id = %s"
+    site.sql(update.format("positions = 'x'"), damaged)
+    site.sql(update.format("first_offset = 5, last_offset = 1"), mismatched)
     port = free_port()
     checker = site.checker(extra={**QUICK, "OUTBOX_HTTP_PORT": str(port)})
     site.relay(extra=QUICK)
@@ -70,16 +68,9 @@ def _verdicts(checker: Service) -> Counter[str]:
     return Counter({name: checker.output().count(f'"{name}": ') for name in names})
 
 
-def _half(site: Site, outbox: HalfOutbox, service: str = "orders", incarnation: str | None = None) -> str:
+def _half(site: Site, service: str = "orders", options: str = "") -> str:
     id_ = str(uuid.uuid4())
-    options = {} if incarnation is None else {"outbox-options": f"incarnation={incarnation}"}
-    headers: Mapping[str, str] = {
-        "outbox-target": f"{site.topic('orders')}:-1",
-        "outbox-transaction": f"1;{id_}/0",
-        "outbox-service": f"{service};row",
-        **options,
-    }
-    site.produce(outbox._sender.channel.half.name, b"v", b"k", 0, headers=list(headers.items()))
+    site.send_half(f"1;{id_}/0", site.topic("orders"), service=service, options=options)
     return id_
 
 
@@ -159,7 +150,7 @@ def test_checker_connection_has_the_servers_limits(site: Site, purpose: str, wri
 
 
 def test_a_service_that_no_database_is_configured_for_stays_undecided(site: Site, outbox: HalfOutbox) -> None:
-    strange = _half(site, outbox, "strangers")
+    strange = _half(site, "strangers")
     known = send_halves(site, outbox, _messages(site, 1))
     config = Path(site.log_folder) / "checker.toml"
     config.write_text(
@@ -174,8 +165,8 @@ def test_a_service_that_no_database_is_configured_for_stays_undecided(site: Site
 
 
 def test_a_half_of_another_incarnation_of_the_database_is_never_decided(site: Site, outbox: HalfOutbox) -> None:
-    foreign = _half(site, outbox, incarnation=str(uuid.uuid4()))
-    nameless = _half(site, outbox)
+    foreign = _half(site, options=f"incarnation={uuid.uuid4()}")
+    nameless = _half(site)
     known = send_halves(site, outbox, _messages(site, 1))
     site.relay(extra=QUICK)
     checker = site.checker(extra=QUICK)
@@ -242,9 +233,7 @@ def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: Half
 def test_transactions_below_the_purge_watermark_are_never_fenced(site: Site, outbox: HalfOutbox) -> None:
     entries = send_halves(site, outbox, [Message(site.topic("orders"), str(index), "k") for index in range(3)])
     key = f"purged/{entries[0].topic_id}/{entries[0].partition}"
-    with site.connect() as connection:
-        query = f"INSERT INTO {site.tables.meta} VALUES (%s, %s)".encode()
-        connection.execute(query, (key, str(entries[1].last_offset + 1)))
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, %s)", key, str(entries[1].last_offset + 1))
     site.relay(extra=QUICK)
     checker = site.checker(extra=QUICK)
     wait_until(lambda: _verdicts(checker)["PURGED"] >= 2, explain=site.logs)

@@ -11,7 +11,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
 
 from checker.fencing.fence import Fence
 from checker.rules.settlement import Ages, Delay
@@ -164,9 +163,7 @@ def test_a_row_whose_id_is_ahead_of_the_databases_clock_stays(
     """It is old by one clock only: `outcome()` of a purged transaction goes by the time in its id."""
     (ahead,) = make_rows(site, channel.half.id, [0], age_ms=-DAY_MS)
     make_rows(site, channel.half.id, [1])
-    with site.connect() as connection:
-        query = f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 days'".encode()
-        connection.execute(query)
+    site.sql(f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 days'")
     commit_checkpoint(site, channel, HalfCheckpoint(2, 2))
     assert purge(site, reader.read()) == Purged(C=1)
     assert set(site.rows()) == {ahead.transaction_id}
@@ -207,9 +204,7 @@ def test_rollback_rows_leave_by_age_and_raise_no_watermark(
 
 def test_the_watermark_never_goes_back(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
     key = f"purged/{channel.half.id}/0"
-    with site.connect() as connection:
-        query = f"INSERT INTO {site.tables.meta} VALUES (%s, '1000'), ('purged_until', '9999999999999')".encode()
-        connection.execute(query, (key,))
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '1000'), ('purged_until', '9999999999999')", key)
     make_rows(site, channel.half.id, range(10))
     commit_checkpoint(site, channel, HalfCheckpoint(10, 10))
     assert purge(site, reader.read()) == Purged(C=10)
@@ -286,18 +281,13 @@ def test_nothing_goes_while_the_discard_topic_is_held_back(
     """What lies behind an open Kafka transaction is not seen: it may be what the checkpoint has passed."""
     rows = make_rows(site, channel.half.id, range(4))
     commit_checkpoint(site, channel, HalfCheckpoint(4, 4))
-    hanging = Producer({**site.kafka(), "transactional.id": f"{site.name}-hanging"})
-    hanging.init_transactions(20)
-    hanging.begin_transaction()
-    hanging.produce(channel.channel.discard_topic, b"not read by anybody", b"x/0", 0)
-    assert hanging.flush(10) == 0
-    discard(site, channel, rows[0])
-    progress = reader.read()
-    assert progress.discarded == {}
-    assert purge(site, progress) == Purged(C=0)
-    assert "without an end" in progress.problems[0]
-    assert reader.in_discard_topic([rows[0].transaction_id]) == frozenset()
-    hanging.abort_transaction(20)
+    with site.open_transaction(channel.channel.discard_topic, 0):
+        discard(site, channel, rows[0])
+        progress = reader.read()
+        assert progress.discarded == {}
+        assert purge(site, progress) == Purged(C=0)
+        assert "without an end" in progress.problems[0]
+        assert reader.in_discard_topic([rows[0].transaction_id]) == frozenset()
     wait_until(lambda: not reader.read().problems)
     assert purge(site, reader.read()) == Purged(C=3)
     assert set(site.rows()) == {rows[0].transaction_id}
@@ -334,10 +324,8 @@ def test_what_comes_after_records_of_the_discard_topic_were_lost_is_seen(
 
 
 def _request(site: Site, channel: ChannelDescription, row: Made) -> CheckRequest:
-    with site.connect() as connection:
-        incarnation = CallbackTable(site.tables).incarnation(connection)
     place = (channel.half.id, 0, Positions.first(1), row.offset, row.offset)
-    return CheckRequest(row.transaction_id, "orders", Truth.ROW, *place, 1, incarnation)
+    return CheckRequest(row.transaction_id, "orders", Truth.ROW, *place, 1, site.incarnation())
 
 
 class _Meeting:

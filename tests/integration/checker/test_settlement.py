@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from checker.rules.settlement import Delay
 from checker.upkeep.delivery_progress import DeliveryReader
@@ -42,9 +41,7 @@ def _kinds(found: list[Undelivered]) -> dict[Delay, int]:
 
 
 def _place(site: Site) -> int:
-    with site.connect() as connection:
-        query = f"SELECT DISTINCT half_partition FROM {site.tables.transaction}".encode()
-        ((partition,),) = connection.execute(query).fetchall()
+    ((partition,),) = site.sql(f"SELECT DISTINCT half_partition FROM {site.tables.transaction}")
     return int(partition)
 
 
@@ -76,9 +73,7 @@ def test_each_reason_is_told(
     publish_bulk(site, outbox, _messages(site, 6), ops=False)
     partition = _place(site)
     send_halves(site, outbox, _messages(site, 1))
-    with site.connect() as connection:
-        query = f"SELECT transaction_id::text, first_offset FROM {site.tables.transaction}".encode()
-        by_offset = {offset: id_ for id_, offset in connection.execute(query)}
+    by_offset = dict(site.sql(f"SELECT first_offset, transaction_id::text FROM {site.tables.transaction}"))
     lying = make_rows(site, channel.half.id, [1], partition=partition)[0]
     discard(site, channel, lying)
     make_rows(site, any_topic_id(), [0], service="stock")
@@ -101,9 +96,7 @@ def test_halves_that_were_deleted_by_hand_are_gone(
     site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     publish_bulk(site, outbox, _messages(site, 5))
-    place = TopicPartition(channel.half.name, _place(site), 3)
-    for future in site.admin.delete_records([place]).values():
-        future.result(20)
+    site.delete_records(channel.half.name, _place(site), before=3)
     assert _kinds(_audit(site, reader)) == {Delay.GONE: 3, Delay.UNREAD: 2}
 
 
@@ -122,9 +115,7 @@ def test_an_application_whose_clock_is_ahead_is_audited_too(
 ) -> None:
     """Its ids are of the future, its rows are not: the database's clock tells their age."""
     make_rows(site, channel.half.id, [0], age_ms=-DAY_MS)
-    with site.connect() as connection:
-        query = f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 hours'".encode()
-        connection.execute(query)
+    site.sql(f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 hours'")
     assert _kinds(_audit(site, reader, max_age=HOUR_MS)) == {Delay.GONE: 1}
     assert _audit(site, reader, max_age=3 * HOUR_MS) == []
 
@@ -134,11 +125,8 @@ def test_row_of_an_unbounded_table_from_before_1970_is_audited(
     site: Site, channel: ChannelDescription, reader: DeliveryReader, created: str
 ) -> None:
     make_rows(site, channel.half.id, [0])
-    with site.connect() as connection:
-        connection.execute(f"ALTER TABLE {site.tables.transaction} DROP CONSTRAINT outbox_bounds".encode())
-        service = "repeat('g', 1000000)"
-        query = f"UPDATE {site.tables.transaction} SET created_at = '{created}', service = {service}"
-        connection.execute(query.encode())
+    site.sql(f"ALTER TABLE {site.tables.transaction} DROP CONSTRAINT outbox_bounds")
+    site.sql(f"UPDATE {site.tables.transaction} SET created_at = '{created}', service = repeat('g', 1000000)")
     (found,) = _audit(site, reader)
     assert (found.count, found.oldest.year, found.service) == (1, 1970, "g" * 200)
 

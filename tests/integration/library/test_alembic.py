@@ -79,13 +79,11 @@ class Migrations:
         self.config.set_main_option("path_separator", "os")
         url = site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
         self.config.attributes |= {"url": url, "versions": f"{site.name}_versions"}
-        with site.connect() as connection:
-            connection.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(self.role)))
+        site.sql(sql.SQL("CREATE ROLE {}").format(sql.Identifier(self.role)))
 
     def tables(self) -> list[str]:
         query = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY 1"
-        with self.site.connect() as connection:
-            return [name for (name,) in connection.execute(query, (self.names.schema,))]
+        return [name for (name,) in self.site.sql(query, self.names.schema)]
 
     def require_made(self) -> None:
         """The tables are what the library and a consumer need, and the role has its rights."""

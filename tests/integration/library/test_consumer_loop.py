@@ -34,8 +34,7 @@ class Work:
     calls: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        with self.site.connect() as connection:
-            InboxTable(self.site.tables).create(connection)
+        self.site.create_tables(InboxTable)
         self.site.sql(f"CREATE TABLE IF NOT EXISTS {self.site.name}_effect (what text)")
         self.site.create_topics("orders", "dead", partitions=1)
         self.topic, self.dead = self.site.topic("orders"), self.site.topic("dead")

@@ -3,9 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    NewPartitions,
-)
 
 from outbox import HalfOutbox
 from outbox._kafka.channel import create_channel
@@ -18,11 +15,6 @@ from tests.support.probes import free_port, get, metric
 
 PRODUCTION = {"OUTBOX_PROFILE": "production", "OUTBOX_ALLOWED_TOPICS": '{"*": ["*"]}'}
 WATCHFUL = {"OUTBOX_CONTRACT_INTERVAL_MS": "200"}
-
-
-def _grow(site: Site, *topics: str) -> None:
-    for future in site.admin.create_partitions([NewPartitions(topic, 3) for topic in topics]).values():
-        future.result(20)
 
 
 def _serving(site: Site, **more: str) -> Service:
@@ -103,8 +95,6 @@ def test_a_discard_topic_that_is_made_again_stops_the_relay(site: Site) -> None:
     site.create()
     relay = _serving(site, OUTBOX_CONTRACT_INTERVAL_MS="3000")
     site.delete_topics(site.channel.discard_topic)
-    topics = site.admin.list_topics
-    wait_until(lambda: site.channel.discard_topic not in topics(timeout=10).topics)
     create_channel(site.kafka(), site.channel, partitions=2, replication=1)
     assert _says(relay, f"topic {site.channel.discard_topic} was deleted")
 
@@ -115,12 +105,12 @@ def test_channel_that_grows_is_served_once_all_topics_grew(site: Site, outbox: H
     relay = _serving(site)
     ids = publish_bulk(site, outbox, numbered(site, 0, 100))
     site.wait_settled()
-    _grow(site, site.channel.op_topic)
+    site.grow(site.channel.op_topic, partitions=3)
     assert _says(relay, site.channel.op_topic, "3 partitions")
     refused = site.relay()
     assert refused.wait() == Exit.CONFIGURATION
     assert "they must have the same number" in refused.output()
-    _grow(site, site.channel.verdict_topic, site.channel.discard_topic, site.channel.half_topic)
+    site.grow(site.channel.verdict_topic, site.channel.discard_topic, site.channel.half_topic, partitions=3)
     unknown = site.relay()
     wait_until(lambda: '"serving": [0, 1]' in unknown.output(), explain=site.logs)
     assert "2 has no checkpoint" in unknown.output()

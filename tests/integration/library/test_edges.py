@@ -12,7 +12,6 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from confluent_kafka.schema_registry import header_schema_id_serializer
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -157,16 +156,10 @@ LIMIT = 4_000
 HEADERS: list[tuple[str, bytes | str | None]] = [(f"h{number}", b"") for number in range(60)]
 
 
-def _small_topic(shop: Shop, name: str, limit: int = LIMIT) -> str:
-    """Create a real topic of one partition with this `max.message.bytes`; return its short name."""
-    topic = NewTopic(shop.site.topic(name), 1, 1, config={"max.message.bytes": str(limit)})
-    shop.site.admin.create_topics([topic])[topic.topic].result(20.0)
-    return name
-
-
 def test_message_with_60_headers_on_small_topic_is_delivered(shop: Shop) -> None:
     """The first is as large as the topic takes. One byte more is refused, and the transaction goes on."""
-    topic = shop.site.topic(_small_topic(shop, "small"))
+    topic = shop.site.topic("small")
+    shop.site.create_topic("small", 1, {"max.message.bytes": str(LIMIT)})
     room = LIMIT - real_record_size(b"k", b"", HEADERS, shop.outbox.settings.service) - 1  # its length takes one
     with shop.session() as session:
         shop.outbox.publish(session, Message(topic, bytes(room), b"k", HEADERS))
@@ -179,7 +172,8 @@ def test_message_with_60_headers_on_small_topic_is_delivered(shop: Shop) -> None
 def test_largest_half_that_is_accepted_is_delivered(shop: Shop) -> None:
     """Of a transaction whose ordering key has 2,000 bytes; all its halves carry it, percent-encoded."""
     half_limit = verify_channel(shop.site.admin, shop.site.channel).half.max_message_bytes
-    topic = shop.site.topic(_small_topic(shop, "ample", 2 * half_limit))
+    topic = shop.site.topic("ample")
+    shop.site.create_topic("ample", 1, {"max.message.bytes": str(2 * half_limit)})
     first = Message(topic, b"first", "\u00e4" * 1_000)
     draft = Draft(TRANSACTION)
     draft.add([first])

@@ -95,9 +95,8 @@ def _records(site: Site, message_id: str) -> list[VisibleRecord]:
 
 
 def _create_orders(site: Site) -> None:
-    with site.connect() as connection:
-        connection.execute("DROP TABLE IF EXISTS orders")
-        connection.execute("CREATE TABLE orders (id int PRIMARY KEY, what text)")
+    site.sql("DROP TABLE IF EXISTS orders")
+    site.sql("CREATE TABLE orders (id int PRIMARY KEY, what text)")
 
 
 def _environment(site: Site, scheme: str, topic: str) -> dict[str, str]:

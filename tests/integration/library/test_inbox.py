@@ -36,8 +36,7 @@ from tests.support.shop import Shop
 
 @pytest.fixture
 def inbox(site: Site) -> Inbox:
-    with site.connect() as connection:
-        InboxTable(site.tables).create(connection)
+    site.create_tables(InboxTable)
     return Inbox("billing", site.tables)
 
 
@@ -49,8 +48,7 @@ def engine(site: Site, inbox: Inbox) -> Engine:
 
 def _ids(site: Site, group: str = "billing") -> list[str]:
     query = f"SELECT message_id FROM {InboxTable(site.tables).name} WHERE consumer_group = %s ORDER BY 1"
-    with site.connect() as connection:
-        return [id_ for (id_,) in connection.execute(query.encode(), (group,))]
+    return [id_ for (id_,) in site.sql(query, group)]
 
 
 def test_a_message_is_new_once(site: Site, inbox: Inbox, engine: Engine) -> None:
@@ -109,8 +107,7 @@ def test_what_is_rolled_back_is_new_again(site: Site, inbox: Inbox, engine: Engi
 
 
 def _waits(site: Site, pid: int) -> bool:
-    with site.connect() as connection:
-        return connection.execute("SELECT cardinality(pg_blocking_pids(%s))", (pid,)).fetchone() != (0,)
+    return site.sql("SELECT cardinality(pg_blocking_pids(%s))", pid) != [(0,)]
 
 
 @contextmanager
@@ -188,11 +185,10 @@ def test_a_row_that_a_trigger_keeps_out_is_not_taken_for_a_message_that_was_hand
 ) -> None:
     """R78: the message would never be handled, in silence."""
     name = InboxTable(site.tables).name
-    with site.connect() as connection:
-        connection.execute(
-            f"CREATE FUNCTION {name}_no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-            f" CREATE TRIGGER n BEFORE INSERT ON {name} FOR EACH ROW EXECUTE FUNCTION {name}_no()".encode()
-        )
+    site.sql(
+        f"CREATE FUNCTION {name}_no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        f" CREATE TRIGGER n BEFORE INSERT ON {name} FOR EACH ROW EXECUTE FUNCTION {name}_no()"
+    )
 
     async def consume() -> None:
         made = _async_engine(site)
@@ -208,8 +204,7 @@ def test_a_row_that_a_trigger_keeps_out_is_not_taken_for_a_message_that_was_hand
                     inbox.once(one, "a/1")
         asyncio.run(consume())
     finally:
-        with site.connect() as connection:
-            connection.execute(f"DROP FUNCTION {name}_no CASCADE".encode())
+        site.sql(f"DROP FUNCTION {name}_no CASCADE")
     assert _ids(site) == []
 
 
@@ -320,9 +315,8 @@ def test_the_command_cleans_the_table(site: Site) -> None:
 
 def test_the_printed_sql_makes_the_table(site: Site) -> None:
     sql = _command(site, "table", "create", "--inbox", "--print-sql").stdout
-    with site.connect() as connection:
-        for _ in range(2):
-            connection.execute(sql.encode())
+    for _ in range(2):
+        site.sql(sql)
     with Session(site.engine()) as session, session.begin():
         assert Inbox("billing", site.tables).once(session, "a/0")
 

@@ -43,14 +43,12 @@ def commit(shop: Shop, engine: Engine, topic: str, monkeypatch: pytest.MonkeyPat
 
 
 def _is_locked(shop: Shop, transaction_id: str) -> bool:
-    with shop.site.connect() as connection:
-        number = lock_number(transaction_id)
-        query = (
-            "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted"
-            " AND classid::bigint = %s AND objid::bigint = %s"
-        )
-        halves = ((number >> 32) & 0xFFFF_FFFF, number & 0xFFFF_FFFF)
-        return connection.execute(query, halves).fetchone() is not None
+    number = lock_number(transaction_id)
+    query = (
+        "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted"
+        " AND classid::bigint = %s AND objid::bigint = %s"
+    )
+    return bool(shop.site.sql(query, (number >> 32) & 0xFFFF_FFFF, number & 0xFFFF_FFFF))
 
 
 def _places_with_lock(shop: Shop, engine: Engine, messages: list[Message], monkeypatch: pytest.MonkeyPatch) -> set[str]:

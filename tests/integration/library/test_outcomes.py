@@ -324,16 +324,13 @@ def test_what_may_have_been_purged_is_too_old(site: Site) -> None:
             committed = _publish(shop, session)
         old = make_transaction_id(time.time_ns() // 1_000_000 - 3_600_000, b"1234567890")
         recent = make_transaction_id(time.time_ns() // 1_000_000 - 600_000, b"1234567890")
-        with site.connect() as connection:
-            purged_until = str(time.time_ns() // 1_000_000 - 1_800_000)
-            insert = f"INSERT INTO {site.tables.meta} VALUES ('purged_until', %s)".encode()
-            connection.execute(insert, (purged_until,))
+        purged_until = str(time.time_ns() // 1_000_000 - 1_800_000)
+        site.sql(f"INSERT INTO {site.tables.meta} VALUES ('purged_until', %s)", purged_until)
         assert shop.outbox.outcome(old, shop.engine) is Outcome.TOO_OLD
         assert old not in site.rows()
         assert shop.outbox.outcome(recent, shop.engine) is Outcome.ROLLED_BACK
-        with site.connect() as connection:  # a rollback row, as for a copy of a half that came after the purge
-            moved = f"UPDATE {site.tables.transaction} SET transaction_id = %s WHERE transaction_id = %s".encode()
-            connection.execute(moved, (old, recent))
+        moved = f"UPDATE {site.tables.transaction} SET transaction_id = %s WHERE transaction_id = %s"
+        site.sql(moved, old, recent)  # a rollback row, as for a copy of a half that came after the purge
         assert shop.outbox.outcome(old, shop.engine) is Outcome.TOO_OLD
         assert shop.outbox.outcome(committed, shop.engine) is Outcome.COMMITTED
 

@@ -40,12 +40,11 @@ class Place:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        with site.connect() as connection:
-            MessageTable(site.tables).create(connection)
-            connection.execute(
-                f"INSERT INTO {site.tables.message} (service, topic, created_at)"
-                " VALUES ('orders', 'orders', now() - interval '10 minutes')".encode()
-            )
+        site.create_tables(MessageTable)
+        site.sql(
+            f"INSERT INTO {site.tables.message} (service, topic, created_at)"
+            " VALUES ('orders', 'orders', now() - interval '10 minutes')"
+        )
 
     @contextmanager
     def owned(self) -> Iterator[None]:

@@ -8,8 +8,6 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from outbox import Message
-from outbox.message import HeadersInput
-from outbox.protocol.names import HEADER_PREFIX
 from outbox.protocol.op import OpSource
 from tests.support.harness import doubled, wait_until
 from tests.support.shop import Shop
@@ -66,36 +64,6 @@ def test_a_named_partition_is_kept_whatever_the_key_says(shop: Shop) -> None:
         for partition in range(3):
             shop.outbox.publish(session, Message(shop.site.topic(topic), b"v", b"k", partition=partition))
     assert [record.partition for record in shop.records(3, topic)] == [0, 1, 2]
-
-
-MESSAGES = {
-    "any bytes": Message("t", b"\x00\xff body", b"\xfe key"),
-    "text as UTF-8": Message("t", "tëxt ☃", "kéy"),
-    "tombstone": Message("t", None, b"k"),
-    "empty body": Message("t", b"", b"k"),
-    "empty key": Message("t", b"v", b""),
-    "no key": Message("t", b"v", None),
-    "earliest timestamp": Message("t", b"v", b"k", timestamp=1),
-    "timestamp": Message("t", b"v", b"k", timestamp=1_234_567_890_123),
-    "headers": Message("t", b"v", b"k", headers={"type": "created", "none": None, "empty": b""}),
-    "repeated header names": Message("t", b"v", headers=[("a", b"1"), ("b", b"2"), ("a", b"3")]),
-    "odd header names": Message("t", b"v", headers={"naïve ☃": "☃", "x" * 300: b"\x00\xff"}),
-}
-
-
-def test_messages_arrive_byte_for_byte(shop: Shop) -> None:
-    topic, sent = shop.topic(), dict[str, tuple[str, Message]]()
-    with shop.session() as session:
-        for name, one in MESSAGES.items():
-            headers: HeadersInput = one.headers
-            message = Message(shop.site.topic(topic), one.value, one.key, headers, timestamp=one.timestamp)
-            sent[shop.outbox.publish(session, message).message_id] = name, message
-    for found in shop.records(len(sent), topic):
-        name, message = sent[found.message_id]
-        assert (found.key, found.value) == (message.key_bytes(), message.value_bytes()), name
-        own = [header for header in found.headers if not header[0].startswith(HEADER_PREFIX)]
-        assert own == message.header_list(), name
-        assert message.timestamp in {None, found.timestamp}, name
 
 
 def test_a_message_without_a_timestamp_has_the_time_at_which_its_half_was_stored(shop: Shop) -> None:

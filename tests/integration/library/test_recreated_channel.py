@@ -20,11 +20,8 @@ def recreated(site: Site) -> HalfOutbox:
     site.create("orders")
     outbox = site.half_outbox(publish_timeout_seconds=20.0)
     publish(site, outbox, "before")
-    for future in site.admin.delete_topics(list(site.channel.topics)).values():
-        future.result(20)
-    wait_until(lambda: not set(site.channel.topics) & set(site.admin.list_topics(timeout=10).topics))
-    for service in site.admin.delete_consumer_groups([site.channel.relay_group]).values():
-        service.result(20)
+    site.delete_topics(*site.channel.topics)
+    site.delete_group()
     create_channel(site.kafka(), site.channel, partitions=2, replication=1)
     return outbox
 

@@ -121,8 +121,7 @@ def test_a_connection_that_is_lost_in_the_seal(
 ) -> None:
     def terminate(name: str) -> None:
         if name == "outbox.half_acked":
-            with shop.site.connect() as other:
-                other.execute("SELECT pg_terminate_backend(%s)", (backend,))
+            shop.site.sql("SELECT pg_terminate_backend(%s)", backend)
 
     topic, number = shop.topic(), shop.number()
     session, transaction_id = _begin(shop, engine, topic, number)
@@ -252,8 +251,7 @@ def test_a_connection_that_is_lost_between_the_seal_and_commit(shop: Shop, engin
     backend = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
 
     def terminate(_connection: Connection) -> None:
-        with shop.site.connect() as other:
-            other.execute("SELECT pg_terminate_backend(%s)", (backend,))
+        shop.site.sql("SELECT pg_terminate_backend(%s)", backend)
 
     event.listen(engine, "commit", terminate, once=True)
     with pytest.raises(CommitOutcomeUnknown) as caught:

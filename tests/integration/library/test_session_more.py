@@ -217,13 +217,12 @@ def test_a_look_at_the_row_that_fails_leaves_a_clean_connection(shop: Shop, engi
         with connection.begin(), Session(connection) as session:
             shop.publish(session, topic, "committed")
             session.commit()
-        with shop.site.connect() as other:
-            other.execute(f"ALTER TABLE {table} RENAME TO {table}_away".encode())
-            try:
-                with connection.begin():
-                    connection.execute(text(f"INSERT INTO {shop.table} VALUES ({number}, 0)"))
-            finally:
-                other.execute(f"ALTER TABLE {table}_away RENAME TO {table}".encode())
+        shop.site.sql(f"ALTER TABLE {table} RENAME TO {table}_away")
+        try:
+            with connection.begin():
+                connection.execute(text(f"INSERT INTO {shop.table} VALUES ({number}, 0)"))
+        finally:
+            shop.site.sql(f"ALTER TABLE {table}_away RENAME TO {table}")
     assert shop.has(number)
     assert shop.delivered(1, topic) == ["committed"]
 

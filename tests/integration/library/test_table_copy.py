@@ -29,8 +29,7 @@ class Place:
         self.tables = site.tables
         self.site = site
         self.outbox = Outbox("orders", tables=site.tables)
-        with site.connect() as connection:
-            MessageTable(site.tables).create(connection)
+        site.create_tables(MessageTable)
 
     def taken(self) -> list[tuple[int, bytes]]:
         """Take away all committed rows: their ids and values, in the order of the ids."""

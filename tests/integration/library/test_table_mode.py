@@ -63,9 +63,8 @@ class Place:
         self.site = site
         self.url = site.postgres_url
         self.outbox = Outbox("orders", tables=site.tables)
-        with site.connect() as connection:
-            MessageTable(site.tables).create(connection)
-            connection.execute(f"CREATE TABLE {self.business} (id integer PRIMARY KEY, state text)".encode())
+        site.create_tables(MessageTable)
+        site.sql(f"CREATE TABLE {self.business} (id integer PRIMARY KEY, state text)")
 
     @property
     def business(self) -> str:
@@ -355,23 +354,17 @@ def test_a_commit_whose_rows_move_is_never_rolled_back_for_who_asks(lone: Place,
 
 
 def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
-    names, role = lone.site.tables, f"{lone.site.name}_app"
-    lone.site.role("app", MessageTable(names).application_grant)
-    with lone.site.connect() as connection:
+    names, sql = lone.site.tables, lone.site.sql
+    with psycopg.connect(lone.site.role("app", MessageTable(names).application_grant), autocommit=True) as connection:
         id_ = _published(lone, connection)
-        connection.execute(f"ALTER TABLE {names.message} ENABLE ROW LEVEL SECURITY".encode())
-        connection.execute(f"SET ROLE {role}".encode())
+        sql(f"ALTER TABLE {names.message} ENABLE ROW LEVEL SECURITY")
         with pytest.raises(TableError, match="Row security hides rows"):
             lone.outbox.outcome(id_, connection)
-        connection.execute("RESET ROLE")
-        connection.execute(f"ALTER TABLE {names.message} DISABLE ROW LEVEL SECURITY".encode())
-        connection.execute(f"REVOKE SELECT (xids) ON {names.delivered} FROM {role}".encode())
-        connection.execute(f"SET ROLE {role}".encode())
+        sql(f"ALTER TABLE {names.message} DISABLE ROW LEVEL SECURITY")
+        sql(f"REVOKE SELECT (xids) ON {names.delivered} FROM {lone.site.name}_app")
         with pytest.raises(TableError, match="--application-role"):
             lone.outbox.outcome(id_, connection)
-        connection.execute("RESET ROLE")
-        connection.execute(f"GRANT SELECT (xids) ON {names.delivered} TO {role}".encode())
-        connection.execute(f"SET ROLE {role}".encode())
+        sql(f"GRANT SELECT (xids) ON {names.delivered} TO {lone.site.name}_app")
         assert lone.outbox.outcome(id_, connection) is Outcome.COMMITTED
 
 
@@ -671,11 +664,10 @@ def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> 
 def test_the_sql_function_counts_its_row(place: Place) -> None:
     """R78: a trigger that keeps the row out ends the transaction, also for who goes on after the error."""
     name, table = place.site.tables.publish_function, place.site.tables.message
-    with place.site.connect() as connection:
-        connection.execute(
-            f"CREATE FUNCTION {table}_no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-            f" CREATE TRIGGER n BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_no()".encode()
-        )
+    place.site.sql(
+        f"CREATE FUNCTION {table}_no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        f" CREATE TRIGGER n BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_no()"
+    )
     with psycopg.connect(place.url) as connection:
         with pytest.raises(psycopg.errors.RaiseException, match="the message was not inserted: a trigger"):
             connection.execute(f"SELECT {name}('orders', 'stock', 'value')".encode())

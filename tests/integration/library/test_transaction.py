@@ -100,9 +100,8 @@ def test_the_checker_was_first(shop: Shop, connection: Connection) -> None:
         with shop.outbox.transaction(connection) as tx:
             _insert(shop, connection, number)
             tx.publish(_message(shop, topic, "never"))
-            with shop.site.connect() as other:
-                insert = f"INSERT INTO {shop.site.tables.transaction} VALUES (%s, 'orders', 'R', 'x', %s, 0, 0, 0, '0')"
-                other.execute(insert.encode(), (tx.transaction_id, tx.transaction_id))
+            insert = f"INSERT INTO {shop.site.tables.transaction} VALUES (%s, 'orders', 'R', 'x', %s, 0, 0, 0, '0')"
+            shop.site.sql(insert, tx.transaction_id, tx.transaction_id)
 
     with pytest.raises(TransactionFenced):
         body()

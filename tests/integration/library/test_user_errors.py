@@ -17,7 +17,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from psycopg import sql
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -400,10 +399,8 @@ def _no_engine(world: World) -> None:
 
 
 def _without_key(world: World) -> None:
-    name = world.site.topic("compacted")
-    topic = NewTopic(name, num_partitions=1, replication_factor=1, config={"cleanup.policy": "compact"})
-    world.site.admin.create_topics([topic])[name].result(20)
-    world.publish(Message(name, "x"))
+    world.site.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+    world.publish(Message(world.site.topic("compacted"), "x"))
 
 
 def _create_as(world: World, schema: str, *words: str, rights: str = "") -> None:

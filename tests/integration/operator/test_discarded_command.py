@@ -5,9 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from outbox import HalfOutbox, Message
-from outbox._kafka.channel import verify_channel
 from outbox._service.exit_codes import Exit
-from outbox.operator.reading.discards import read_manifests
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from tests.support.bulk import publish_bulk, send_halves
@@ -46,8 +44,7 @@ def _refused(site: Site, outbox: HalfOutbox, *values: str) -> list[str]:
 
 
 def _wait_for(site: Site, count: int) -> None:
-    channel = verify_channel(site.admin, site.channel)
-    wait_until(lambda: len(list(read_manifests(site.kafka(), channel))) == count, explain=site.logs)
+    wait_until(lambda: len(site.manifests()) == count, explain=site.logs)
 
 
 def _operators_ops(site: Site) -> list[OpEntry]:

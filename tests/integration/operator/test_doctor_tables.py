@@ -1,7 +1,6 @@
 """`outbox doctor`: what is wrong with a message table, each planted once."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -13,7 +12,7 @@ from outbox.operator.commands.doctor import app
 from outbox.settings import TableNames
 from tests.support.commands import call_for_json, run_command
 from tests.support.harness import Site, wait_until
-from tests.support.message_rows import SOURCE, publish, relay_settings
+from tests.support.message_rows import SOURCE, execute, publish, relay_settings
 
 
 def _findings(site: Site, code: int, **more: str | None) -> list[Any]:
@@ -26,14 +25,6 @@ def _findings(site: Site, code: int, **more: str | None) -> list[Any]:
 def _problem(site: Site) -> tuple[str, str]:
     (wrong,) = [one for one in _findings(site, Exit.FINDINGS) if not one["fine"]]
     return wrong["finding"], wrong["fix"]
-
-
-def _run(site: Site, statement: str) -> None:
-    names = site.tables
-    topic, unknown = site.topic("orders"), site.topic("nowhere")
-    tables = {"message": names.message, "source": names.source, "discarded": names.discarded}
-    text = statement.format(**tables, topic=topic, unknown=unknown)
-    site.sql(text)
 
 
 def test_a_fine_table_is_shown_with_its_rights(store: Site) -> None:
@@ -77,17 +68,17 @@ def test_a_fine_table_is_shown_with_its_rights(store: Site) -> None:
     ids=["missing", "column", "index", "unlogged", "vacuum", "halted", "late", "no owner", "discarded"],
 )
 def test_what_is_wrong_has_a_fix(store: Site, statement: str, problem: str, fix: str) -> None:
-    _run(store, statement)
+    execute(store, statement)
     found, remedy = _problem(store)
     assert problem in found
     assert fix in remedy
 
 
 def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it(store: Site) -> None:
-    _run(store, "INSERT INTO {message} (service, topic) VALUES ('g', '{unknown}'), ('h', '{unknown}')")
-    _run(store, "INSERT INTO {message} (service, topic) VALUES ('g', '{topic}')")
-    store.relay(extra=relay_settings(store))
     unknown = store.topic("nowhere")
+    execute(store, f"INSERT INTO {{message}} (service, topic) VALUES ('g', '{unknown}'), ('h', '{unknown}')")
+    execute(store, "INSERT INTO {message} (service, topic) VALUES ('g', '{topic}')")
+    store.relay(extra=relay_settings(store))
 
     def wrong() -> list[tuple[str, str]]:
         findings = call_for_json(app, store, environ=relay_settings(store))[1]["findings"]
@@ -108,8 +99,8 @@ def test_rights_of_the_role_are_named(store: Site) -> None:
     tables = {SOURCE: {"dsn": dsn, "table_prefix": store.name}}
     (wrong,) = [one for one in _findings(store, Exit.FINDINGS, OUTBOX_TABLES=json.dumps(tables)) if not one["fine"]]
     assert f"role {role} may not DELETE on" in wrong["finding"]
-    _run(store, f"GRANT DELETE ON {{message}} TO {role}")
-    _run(store, "DELETE FROM {message}")  # what waits without a relay is a finding
+    execute(store, f"GRANT DELETE ON {{message}} TO {role}")
+    execute(store, "DELETE FROM {message}")  # what waits without a relay is a finding
     fine = _findings(store, Exit.OK, OUTBOX_TABLES=json.dumps(tables))
     assert any("--operator-role" in one["finding"] for one in fine)
 
@@ -137,7 +128,7 @@ def test_a_table_that_only_this_command_does_not_name_is_fine(store: Site) -> No
     other = MessageTable(TableNames("public", f"{store.name}_other"))
     with store.connect() as connection:
         other.create(connection)
-    tables = _tables_of(store, {"table_prefix": other.names.prefix})
+    tables = relay_settings(store, {"table_prefix": other.names.prefix})
     document = call_for_json(app, store, environ=tables)[1]
     (told,) = _of_unnamed(document)
     assert (told["fine"], "is delivered by database session" in told["finding"]) == (True, True)
@@ -155,12 +146,8 @@ def _of_unnamed(document: Any) -> list[Any]:
 
 
 def test_a_relay_checks_its_message_tables(store: Site) -> None:
-    fine = run_command(store, "relay", "--check", environ=_tables_of(store))
+    fine = run_command(store, "relay", "--check", environ=relay_settings(store))
     assert (fine.returncode, f"table source {SOURCE}" in fine.stdout) == (0, True), fine.stdout
-    wrong = run_command(store, "relay", "--check", environ=_tables_of(store, {"table_prefix": "missing"}))
+    wrong = run_command(store, "relay", "--check", environ=relay_settings(store, {"table_prefix": "missing"}))
     assert wrong.returncode == Exit.FINDINGS
     assert "public.missing_message does not exist" in wrong.stdout
-
-
-def _tables_of(site: Site, table: Mapping[str, object] | None = None) -> dict[str, str]:
-    return {name: value for name, value in relay_settings(site, table).items() if value is not None}

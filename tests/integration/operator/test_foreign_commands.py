@@ -22,7 +22,7 @@ from outbox.operator.commands.trace import app as trace
 from outbox.operator.reading.source_report import SourceReporter
 from outbox.settings import TableNames
 from tests.support.commands import call_command, call_for_json
-from tests.support.foreign_tables import Kind, relay_settings, run, variables
+from tests.support.foreign_tables import Kind, relay_settings, variables
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create_numbers, publish
 
@@ -62,11 +62,6 @@ def _insert(site: Site, *topics: str) -> None:
             connection.commit()
 
 
-def _run(site: Site, statement: str) -> None:
-    with site.connect() as connection:
-        run(connection, statement)
-
-
 AS_MADE = "ids = '{}', nonce = DEFAULT, delivered_nonce = DEFAULT"
 """What docs/foreign_tables.md sets beside the numbers."""
 
@@ -84,7 +79,7 @@ def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop
     assert "a foreign table, whose rows are not counted; batch 1, delivered 1" in _call(pending, shop)[1]
     assert "served, foreign table" in _call(doctor, shop)[1]
 
-    _run(shop, f"UPDATE {shop.tables.source} SET batch = 0, delivered = 0, {AS_MADE}")
+    shop.sql(f"UPDATE {shop.tables.source} SET batch = 0, delivered = 0, {AS_MADE}")
     _insert(shop, "orders")
     wait_until(lambda: _pending(shop)["condition"] == "halted", explain=shop.logs)
     code, printed = _call(doctor, shop)
@@ -92,7 +87,7 @@ def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop
     assert "halted: Kafka is at batch 1, the database at batch 0" in printed
     code, printed = _call(resume, shop, "--source", SOURCE, "--deliver-again", "--yes")
     assert (code, NOT_READ in printed) == (Exit.CONFIGURATION, True)
-    _run(shop, f"UPDATE {shop.tables.source} SET batch = 1, delivered = 1, {AS_MADE}")
+    shop.sql(f"UPDATE {shop.tables.source} SET batch = 1, delivered = 1, {AS_MADE}")
     shop.wait_visible(2, "orders")
 
 
@@ -101,14 +96,14 @@ def test_a_recreated_table_goes_on_under_another_name_as_the_document_says(shop:
     _insert(shop, "orders")
     shop.wait_visible(1, "orders")
     assert first.terminate() == 0
-    _run(shop, f"DROP TABLE {KIND.table(shop)}, {shop.tables.source}")
+    shop.sql(f"DROP TABLE {KIND.table(shop)}, {shop.tables.source}")
     KIND.create(shop)
     halted = shop.relay(extra=relay_settings(KIND.settings(shop)))
     _insert(shop, "orders")
     wait_until(lambda: "belongs to another table" in halted.output(), explain=shop.logs)
     assert halted.terminate() == 0
     (delete,) = re.findall(r'psql -c "(DELETE FROM events_source)"', PAGE.read_text())
-    _run(shop, delete.replace("events_source", shop.tables.source))
+    shop.sql(delete.replace("events_source", shop.tables.source))
     shop.relay(extra=variables({f"{SOURCE}2": KIND.settings(shop)}))
     shop.wait_visible(2, "orders")
 
@@ -119,8 +114,8 @@ def test_the_doctor_names_what_halts_a_source_that_was_served(shop: Site) -> Non
     shop.relay(extra=relay_settings(KIND.settings(shop)))
     _insert(shop, "orders")
     KIND.wait_empty(shop)
-    _run(shop, f"CREATE FUNCTION {table}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
-    _run(shop, f"CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_keep()")
+    shop.sql(f"CREATE FUNCTION {table}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    shop.sql(f"CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_keep()")
     assert "served, foreign table" in _call(doctor, shop)[1]
     _insert(shop, "orders")
     wait_until(lambda: "Table source halted" in shop.logs(), explain=shop.logs)
@@ -129,14 +124,14 @@ def test_the_doctor_names_what_halts_a_source_that_was_served(shop: Site) -> Non
         assert code == Exit.FINDINGS
         assert "0 of 1 delivered rows were deleted" in printed
         assert "may keep rows where they are: trigger keep" in printed
-    _run(shop, f"DROP TRIGGER keep ON {table}")
+    shop.sql(f"DROP TRIGGER keep ON {table}")
     KIND.wait_empty(shop)
     assert "served, foreign table" in _call(doctor, shop)[1]
 
 
 def test_what_is_not_read_is_named(shop: Site) -> None:
     _insert(shop, "orders")
-    ((id_,),) = _rows(shop, f"SELECT event_id::text FROM {KIND.table(shop)}")
+    ((id_,),) = shop.sql(f"SELECT event_id::text FROM {KIND.table(shop)}")
     document = _document(trace, shop, Exit.UNPROVABLE, id_, "--since", "2026-01-01")
     assert [one["place"] for one in document["not_searched"]] == [f"table of source {SOURCE}"]
     assert NOT_READ in document["not_searched"][0]["why"]
@@ -148,11 +143,6 @@ def test_what_is_not_read_is_named(shop: Site) -> None:
     code, printed = _call(discarded, shop, "deliver", "--all", "--yes")
     assert (code, NOT_READ in printed) == (Exit.FINDINGS, True)
     assert KIND.waiting(shop) == 1
-
-
-def _rows(site: Site, statement: str) -> list[Any]:
-    with site.connect() as connection:
-        return run(connection, statement)
 
 
 FAULTS = {
@@ -168,9 +158,9 @@ def test_the_doctor_finds_what_is_wrong_with_a_foreign_table(shop: Site) -> None
     for number, (change, problem) in enumerate(FAULTS.items()):
         kind = Kind("mapping", "text", "mark") if number % 2 else Kind("debezium", "uuid", "mark")
         names = TableNames("public", f"{shop.name}_{number}")
-        _run(shop, f"DROP TABLE IF EXISTS {kind.table(shop)}")
+        shop.sql(f"DROP TABLE IF EXISTS {kind.table(shop)}")
         kind.create(shop, names.prefix)
-        _run(shop, change.format(table=kind.table(shop), source=names.source) or "SELECT")
+        shop.sql(change.format(table=kind.table(shop), source=names.source) or "SELECT")
         foreign = ForeignSource(names, QualifiedName("public", kind.table(shop)))
         found = list(examine_source("events", foreign, shop.postgres_url, SourceReporter(shop.kafka(), shop.channel)))
         assert {(one.fine, problem in one.problem) for one in found} == {(not problem, True)}, found
@@ -179,7 +169,7 @@ def test_the_doctor_finds_what_is_wrong_with_a_foreign_table(shop: Site) -> None
 
 
 def test_the_doctor_finds_discarded_rows_of_a_foreign_table(shop: Site) -> None:
-    _run(shop, f"INSERT INTO {shop.tables.discarded} (row_id, reason, detail) VALUES ('7', 'FORBIDDEN', 'why')")
+    shop.sql(f"INSERT INTO {shop.tables.discarded} (row_id, reason, detail) VALUES ('7', 'FORBIDDEN', 'why')")
     foreign = ForeignSource(shop.tables, QualifiedName("public", KIND.table(shop)))
     found = examine_source("events", foreign, shop.postgres_url, SourceReporter(shop.kafka(), shop.channel))
     (wrong,) = [one for one in found if not one.fine]

@@ -73,9 +73,8 @@ class Roles:
         return found
 
     def rows(self) -> dict[str, str]:
-        with self.site.connect() as connection:
-            query = CallbackTable(self.site.tables).compose("SELECT transaction_id::text, state FROM {transaction}")
-            return dict(connection.execute(query).fetchall())
+        query = CallbackTable(self.site.tables).compose("SELECT transaction_id::text, state FROM {transaction}")
+        return dict(self.site.sql(query))
 
     def allowed(self, role: str, statement: str) -> bool:
         """Whether a role may run a statement; `{transaction}` and the like are the tables. It is rolled back."""
@@ -190,8 +189,7 @@ def test_a_role_that_does_not_exist_is_named_and_nothing_is_made(roles: Roles) -
     made = roles.command("table", "create", "--table-prefix", "other", "--application-role", f"{roles.schema}_nothing")
     assert made.returncode == 4
     assert f'role "{roles.schema}_nothing" does not exist: create it first' in made.stderr
-    with roles.site.connect() as connection:
-        assert connection.execute("SELECT to_regclass('other_transaction')").fetchone() == (None,)
+    assert roles.site.sql("SELECT to_regclass('other_transaction')") == [(None,)]
 
 
 def test_everybody_is_no_role(roles: Roles) -> None:
@@ -210,16 +208,13 @@ def test_who_may_not_grant_is_told_so(granted: Roles) -> None:
 def test_the_owner_of_the_tables_alone_cannot_let_others_into_the_schema(roles: Roles) -> None:
     """To Postgres that is only a warning."""
     nobody, application = roles.name("nobody"), roles.name("application")
-    with roles.site.connect() as connection:
-        query = sql.SQL("GRANT USAGE, CREATE ON SCHEMA {} TO {}")
-        connection.execute(query.format(sql.Identifier(roles.schema), sql.Identifier(nobody)))
+    grant = sql.SQL("GRANT {} ON SCHEMA {} TO {}")
+    roles.site.sql(grant.format(sql.SQL("USAGE, CREATE"), sql.Identifier(roles.schema), sql.Identifier(nobody)))
     words = ("table", "create", "--table-prefix", "other", "--application-role", application)
     made = roles.command(*words, role="nobody")
     assert made.returncode == 4
     assert f'may not grant USAGE on schema "{roles.schema}" to {application}' in made.stderr
-    with roles.site.connect() as connection:
-        query = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
-        connection.execute(query.format(sql.Identifier(roles.schema), sql.Identifier(application)))
+    roles.site.sql(grant.format(sql.SQL("USAGE"), sql.Identifier(roles.schema), sql.Identifier(application)))
     assert roles.command(*words, role="nobody").returncode == 0
 
 
@@ -246,8 +241,7 @@ def test_a_consumer_remembers_and_the_clean_up_forgets(roles: Roles) -> None:
     inbox = Inbox("billing", roles.site.tables)
     with psycopg.connect(roles.url("consumer")) as connection:
         assert inbox.once(connection, "a/0")
-    with roles.site.connect() as connection:
-        table = InboxTable(roles.site.tables).full_name
-        connection.execute(f"UPDATE {table} SET received_at = now() - interval '8 days'".encode())
+    table = InboxTable(roles.site.tables).full_name
+    roles.site.sql(f"UPDATE {table} SET received_at = now() - interval '8 days'")
     purged = roles.command("inbox", "purge", "--keep-days", "7", role="purger")
     assert purged.stdout == f'1 rows deleted from "{roles.schema}".{roles.site.name}_inbox\n'

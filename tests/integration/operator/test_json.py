@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
 
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import channel, discarded, doctor
@@ -71,16 +70,9 @@ def test_what_lies_in_the_discard_topic(place: Site) -> None:
         assert outcomes == {refused: "still there", undecided: "refused"}
 
 
-def _produce(site: Site, *records: tuple[bytes, bytes | None]) -> None:
-    producer = Producer(site.kafka())
-    for key, value in records:
-        producer.produce(site.channel.discard_topic, value, key, 0)
-    assert producer.flush(10) == 0
-
-
 def test_discarded_list_leaves_out_removed_and_limits(place: Site) -> None:
     ids = [_discard(place, DiscardReason.INCOMPLETE) for _ in range(4)]
-    _produce(place, (manifest_key(ids[0]), None))
+    place.produce(place.channel.discard_topic, None, manifest_key(ids[0]), 0)
     words = ("list", "--reason", "INCOMPLETE")
     code, listed = call_for_json(discarded.app, place, *words)
     assert (code, [one["transaction"] for one in listed["transactions"]]) == (Exit.OK, ids[1:])

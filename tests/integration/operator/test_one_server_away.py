@@ -41,7 +41,7 @@ def waiting(shop: Site) -> str:
     return publish(shop)
 
 
-def without_kafka(site: Site) -> dict[str, str | None]:
+def without_kafka(site: Site) -> dict[str, str]:
     return {**relay_settings(site), "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 
 
@@ -51,7 +51,7 @@ def document_of(printed: str) -> dict[str, Any]:
     return found
 
 
-def findings(site: Site, environ: dict[str, str | None]) -> list[tuple[str, str, str]]:
+def findings(site: Site, environ: dict[str, str]) -> list[tuple[str, str, str]]:
     """Return what the doctor says of what is not fine: what, problem, and remedy."""
     code, document = call_for_json(doctor.app, site, environ=environ)
     assert code == Exit.FINDINGS
@@ -71,8 +71,7 @@ def test_the_doctor_waits_once_for_kafka_and_asks_for_no_relay(shop: Site, waiti
 
 def test_a_check_of_the_relay_looks_at_tables_without_kafka(shop: Site, waiting: str) -> None:
     del waiting
-    environ = {name: value for name, value in without_kafka(shop).items() if value is not None}
-    done = run_command(shop, "relay", "--check", environ=environ)
+    done = run_command(shop, "relay", "--check", environ=without_kafka(shop))
     assert done.returncode == Exit.FINDINGS
     assert f"table source {SOURCE}" in done.stdout
 
@@ -124,8 +123,7 @@ def test_kafka_that_was_stopped_is_told_as_one_that_never_was(servers: object) -
 
 def test_a_wrong_password_is_no_server_that_must_be_started(shop: Site) -> None:
     dsn = make_conninfo(shop.postgres_url, user=f"{shop.name}_nobody", password="wrong")
-    environ = {name: value for name, value in relay_settings(shop, {"dsn": dsn}).items() if value is not None}
-    done = run_command(shop, "relay", "--check", environ=environ)
+    done = run_command(shop, "relay", "--check", environ=relay_settings(shop, {"dsn": dsn}))
     assert done.returncode == Exit.FINDINGS
     assert ("start Postgres" in done.stdout, "correct user, password" in done.stdout) == (False, True), done.stdout
     url = "postgresql://{user}:wrong@{host}:{port}/{dbname}".format(

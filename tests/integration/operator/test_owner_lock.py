@@ -45,8 +45,7 @@ def test_a_role_without_rights_is_no_owner(site: Site) -> None:
         for text in (shown, call_command(doctor.app, site, environ=settings)[1]):
             assert f"pg_terminate_backend({pid})" in text
         assert site.read("orders") == []
-        with site.connect() as connection:
-            connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        site.sql("SELECT pg_terminate_backend(%s)", pid)
         wait_empty(site)
     assert len(site.wait_visible(1, "orders")) == 1
 
@@ -55,8 +54,7 @@ def test_a_role_without_rights_is_no_owner(site: Site) -> None:
 def own_database(servers: Servers) -> Iterator[Site]:
     """A site with a database of its own, in which rights on functions can be taken away."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as made:
-        with made.connect() as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(made.name)))
+        made.sql(f"CREATE DATABASE {made.name}")
         made.postgres_url = re.sub(r"/[^/?]+(\?|$)", rf"/{made.name}\1", made.postgres_url)
         yield made
 

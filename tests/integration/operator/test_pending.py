@@ -5,15 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from outbox import HalfOutbox, Message
-from outbox._kafka.channel import verify_channel
 from outbox._kafka.groups import committed_checkpoints
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import doctor, trace
 from outbox.operator.commands.pending import app
-from outbox.operator.reading.discards import read_manifests
 from outbox.operator.state.unsettled_transactions import Gathering
 from outbox.protocol.op import OpKind, OpSource, encode_op
 from tests.support.bulk import publish_bulk, send_halves
@@ -92,12 +90,9 @@ def test_what_a_relay_has_settled_above_an_undecided_one_is_not_listed(site: Sit
 
 def test_a_decision_that_has_not_had_its_effect_is_told(site: Site, outbox: HalfOutbox) -> None:
     first, second = send_halves(site, outbox, _messages(site, 2))
-    producer = Producer(site.kafka())
-    contradiction = replace(second, kind=OpKind.ROLLBACK)
-    for entry in (first, second, contradiction):
+    for entry in (first, second, replace(second, kind=OpKind.ROLLBACK)):
         value, headers = encode_op([entry], OpSource.PRODUCER)
-        producer.produce(site.channel.op_topic, value, None, entry.partition, headers=headers)
-    assert producer.flush(10) == 0
+        site.produce(site.channel.op_topic, value, None, entry.partition, headers=headers)
     by_id = {one["transaction"]: one for one in _pending(site)["transactions"]}
     told = by_id[first.transaction_id]
     assert (told["decision"], told["decided_by"], told["disputed"]) == ("COMMIT", "producer", False)
@@ -109,7 +104,6 @@ def test_a_real_topic_that_takes_no_messages_is_named(site: Site, outbox: HalfOu
     topic = site.topic("other")
     (message_id,) = publish_bulk(site, outbox, [Message(topic, "v", "k")])
     site.delete_topics(topic)
-    wait_until(lambda: topic not in site.admin.list_topics(timeout=10).topics)
     expected = {"topic": topic, "reason": "TOPIC_MISSING", "detail": f"topic {topic} does not exist"}
     assert _pending(site)["refusing"] == [expected]
     assert f"messages for {topic} wait: TOPIC_MISSING" in call_command(app, site)[1]
@@ -122,8 +116,7 @@ def test_a_real_topic_that_takes_no_messages_is_named(site: Site, outbox: HalfOu
 def test_what_is_parked_is_listed_as_such(site: Site, outbox: HalfOutbox) -> None:
     (entry,) = send_halves(site, outbox, _messages(site, 1))
     site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
-    channel = verify_channel(site.admin, site.channel)
-    wait_until(lambda: bool(list(read_manifests(site.kafka(), channel))), explain=site.logs)
+    wait_until(lambda: bool(site.manifests()), explain=site.logs)
     (one,) = _pending(site)["transactions"]
     assert (one["transaction"], one["parked"]) == (entry.transaction_id, True)
 
@@ -175,9 +168,7 @@ def test_what_keeps_it_from_looking_is_one_sentence(site: Site, words: tuple[str
 
 def test_a_checkpoint_that_cannot_be_trusted_is_no_place_to_look_from(site: Site, outbox: HalfOutbox) -> None:
     send_halves(site, outbox, _messages(site, 1))
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
-    consumer.commit(offsets=[TopicPartition(site.channel.half_topic, 0, 0, "moved by hand")], asynchronous=False)
-    consumer.close()
+    site.commit(TopicPartition(site.channel.half_topic, 0, 0, "moved by hand"))
     ended = run_command(site, "pending")
     assert ended.returncode == Exit.UNPROVABLE
     assert "is damaged, was not written by a relay" in ended.stdout

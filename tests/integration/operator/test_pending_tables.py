@@ -102,7 +102,7 @@ def test_rows_are_shown_though_kafka_is_down(store: Site) -> None:
 
 
 def test_a_database_that_does_not_answer_is_named_beside_the_others(store: Site) -> None:
-    tables = json.loads(relay_settings(store)["OUTBOX_TABLES"] or "")
+    tables = json.loads(relay_settings(store)["OUTBOX_TABLES"])
     tables["away"] = {"dsn": "postgresql://nobody:secret@127.0.0.1:1/none"}
     code, document = call_for_json(app, store, environ={"OUTBOX_TABLES": json.dumps(tables)})
     assert code == Exit.UNPROVABLE

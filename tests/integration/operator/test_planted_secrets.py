@@ -4,7 +4,6 @@ import json
 import logging
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,10 +17,10 @@ from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import discarded, doctor, pending, table, trace
 from stack import Stack
-from stack.ports import Ports
 from tests.support import message_rows
 from tests.support.commands import call_command
 from tests.support.harness import Service, wait_until
+from tests.support.probes import free_port, get
 from tests.support.secured import PASSWORD, SecuredSite
 from tests.support.shop import Shop
 
@@ -60,11 +59,6 @@ def _command_lines(service: Service) -> str:
     return "\n".join(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode() for pid in pids)
 
 
-def _get(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-        return str(answer.read().decode())
-
-
 def _names(site: SecuredSite) -> dict[str, list[str]]:
     return {"topic": [site.topic(ORDERS)], "source": [message_rows.SOURCE]}
 
@@ -75,9 +69,7 @@ def test_no_secret_leaves_a_site_that_works(
     site: SecuredSite, form: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    ports = Ports()
-    port = ports.claim()
-    ports.close()
+    port = free_port()
     quick = {"OUTBOX_LOG_LEVEL": "debug", "OUTBOX_LOG_FORMAT": form, **_secret_files(site)}
     with site.acting(site.user(Role.RELAY, **_names(site))):
         relay = site.relay(extra={**quick, "OUTBOX_HTTP_PORT": str(port)})
@@ -92,7 +84,7 @@ def test_no_secret_leaves_a_site_that_works(
     with site.connect() as connection, connection.transaction():
         message_rows.publish(connection, site, ORDERS, ["row"])
     site.wait_visible(3, ORDERS)
-    said += "".join(_get(port, path) for path in ("/metrics", "/livez", "/readyz"))
+    said += "".join(get(port, path)[1] for path in ("/metrics", "/livez", "/readyz"))
     said += "".join(_command_lines(service) for service in site.services)
     assert "-m outbox relay" in said
     assert "outbox_relay" in said

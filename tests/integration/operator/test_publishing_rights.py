@@ -17,9 +17,7 @@ from tests.support.harness import Site
 
 def test_a_role_without_insert_on_the_message_table_is_found(site: Site) -> None:
     table, messages, role = CallbackTable(site.tables), MessageTable(site.tables), f"{site.name}_app"
-    with site.connect() as connection:
-        table.create(connection)
-        messages.create(connection)
+    site.create_tables(CallbackTable, MessageTable)
     url = site.role("app", table.application_grant)
     variables: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": url, "COLUMNS": "500"}
     with psycopg.connect(url) as connection:
@@ -35,8 +33,7 @@ def test_a_role_without_insert_on_the_message_table_is_found(site: Site) -> None
 
 def test_a_standby_with_a_wrong_role_or_name_is_found(site: Site) -> None:
     messages, role = MessageTable(site.tables), f"{site.name}_relay"
-    with site.connect() as connection:
-        messages.create(connection)
+    site.create_tables(MessageTable)
     url = site.role("relay", messages.relay_grant)
     settings = TableSettings(dsn=url, table_prefix=site.name)
     with psycopg.connect(url, autocommit=True) as connection:

@@ -14,14 +14,12 @@ from sqlalchemy.orm import Session
 from outbox import HalfOutbox, Message
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
-from outbox._postgres.callback_table import CallbackTable
 from outbox._service.exit_codes import Exit
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import KafkaUnreachable, TransactionFenced
 from outbox.operator.commands.resolve import app
 from outbox.operator.deciding.discarded_places import send_decisions
 from outbox.operator.reading.database_view import DatabaseView
-from outbox.operator.reading.discards import read_manifests
 from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
@@ -80,23 +78,14 @@ def _refused(site: Site, id_: str, verb: str, *words: str, environ: dict[str, st
     return document
 
 
-def _incarnation(site: Site) -> str:
-    with site.connect() as connection:
-        return CallbackTable(site.tables).incarnation(connection) or ""
-
-
 @contextmanager
 def _restored(site: Site) -> Iterator[None]:
     query = f"UPDATE {site.tables.meta} SET value = reverse(value) WHERE key = 'incarnation'"
-    _execute(site, query)
+    site.sql(query)
     try:
         yield
     finally:
-        _execute(site, query)
-
-
-def _execute(site: Site, query: str, *values: object) -> None:
-    site.sql(query, *values)
+        site.sql(query)
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("--commit", OpKind.COMMIT), ("--rollback", OpKind.ROLLBACK)])
@@ -232,7 +221,7 @@ def test_who_commits_between_the_look_and_the_decision_is_seen(
     def commit(_self: object, _connection: object, _requests: object) -> set[str]:
         place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset)
         query = f"INSERT INTO {still.tables.transaction} VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, '0')"
-        _execute(still, query, entry.transaction_id, still.name, *place)
+        still.sql(query, entry.transaction_id, still.name, *place)
         return {entry.transaction_id}
 
     monkeypatch.setattr("outbox.operator.reading.database_view.DatabaseView._lock", commit)
@@ -264,7 +253,7 @@ def _rows(site: Site) -> DatabaseView:
 
 def _request(site: Site, entry: OpEntry) -> CheckRequest:
     place = (entry.topic_id, entry.partition, entry.positions, entry.first_offset, entry.last_offset)
-    return CheckRequest(entry.transaction_id, "orders", Truth.ROW, *place, 1, _incarnation(site))
+    return CheckRequest(entry.transaction_id, "orders", Truth.ROW, *place, 1, site.incarnation())
 
 
 @pytest.mark.parametrize(
@@ -308,21 +297,21 @@ def test_a_rollback_row_is_not_overruled(still: Site, outbox: HalfOutbox) -> Non
 def test_below_the_purge_watermark_nothing_is_decided(still: Site, outbox: HalfOutbox, verb: str) -> None:
     entry = _undecided(still, outbox)
     key = f"purged/{entry.topic_id}/{entry.partition}"
-    _execute(still, f"INSERT INTO {still.tables.meta} VALUES (%s, %s)", key, str(entry.last_offset + 1))
+    still.sql(f"INSERT INTO {still.tables.meta} VALUES (%s, %s)", key, str(entry.last_offset + 1))
     try:
         assert _refused(still, entry.transaction_id, verb)["standing"] == "purged"
     finally:
-        _execute(still, f"DELETE FROM {still.tables.meta} WHERE key = %s", key)
+        still.sql(f"DELETE FROM {still.tables.meta} WHERE key = %s", key)
 
 
 def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox: HalfOutbox) -> None:
-    entry, before = _undecided(still, outbox), _incarnation(still)
+    entry, before = _undecided(still, outbox), still.incarnation()
     document = call_for_json(
         app, still, entry.transaction_id, "--rollback", "--min-age-ms", "60000", *AT_ONCE[:1], "--reason", "r"
     )[1]
     assert document["incarnation"] == before
     with _restored(still):
-        today = _incarnation(still)
+        today = still.incarnation()
         refusal = _refused(still, entry.transaction_id, "--rollback")
         assert (refusal["standing"], refusal["database_incarnation"]) == ("mismatch", today)
         assert _refused(still, entry.transaction_id, "--rollback", "--incarnation", today)["standing"] == "mismatch"
@@ -425,20 +414,16 @@ def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     entries = [_undecided(site, outbox) for _ in range(2)]
     relay = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
     site.relay(extra=relay)
+    wait_until(lambda: len(site.manifests()) == 2, explain=site.logs)
     channel = verify_channel(site.admin, site.channel)
-
-    def parked() -> set[str]:
-        return {manifest.transaction_id for manifest in read_manifests(site.kafka(), channel)}
-
-    wait_until(lambda: len(parked()) == 2, explain=site.logs)
-    _execute(site, f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")
     wanted, unwanted = (entry.transaction_id for entry in entries)
     code, document = call_for_json(app, site, wanted, "--commit", *AT_ONCE)
     assert (code, document["parked"], document["standing"]) == (Exit.OK, True, "committed")
     assert call_command(app, site, unwanted, "--rollback", *AT_ONCE)[0] == Exit.OK
     (record,) = site.wait_visible(1, "orders")
     assert (record.message_id, dict(record.headers)[LATE_HEADER]) == (f"{wanted}/0", b"UNDECIDED")
-    wait_until(lambda: parked() == set(), explain=site.logs)
+    wait_until(lambda: not site.manifests(), explain=site.logs)
     assert site.rows() == {wanted: "C", unwanted: "R"}
 
 
@@ -510,7 +495,7 @@ def test_resolve_all_asks_before_it_decides(still: Site) -> None:
 def test_resolve_all_takes_an_incarnation_that_is_gone(still: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.operator.deciding.resolution.AT_ONCE", 2)
     with _restored(still):
-        gone = _incarnation(still)
+        gone = still.incarnation()
         ids = _of_group(still, "restored", 3)
     code, document = call_for_json(app, still, *_all_of("restored"))
     assert (code, document["decided"], document["refused"][0]["standing"]) == (Exit.FINDINGS, 0, "mismatch")
@@ -524,11 +509,11 @@ def test_resolve_all_rolls_back_what_is_parked_below_the_watermark(site: Site) -
     ids = _of_group(site, "dead", 3)
     site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     channel = verify_channel(site.admin, site.channel)
-    wait_until(lambda: len(list(read_manifests(site.kafka(), channel))) == 3, explain=site.logs)
-    _execute(site, f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")
+    wait_until(lambda: len(site.manifests()) == 3, explain=site.logs)
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")
     code, document = call_for_json(app, site, *_all_of("dead"))
     assert (code, document["decided"]) == (Exit.OK, 3)
-    wait_until(lambda: not list(read_manifests(site.kafka(), channel)), explain=site.logs)
+    wait_until(lambda: not site.manifests(), explain=site.logs)
     assert site.rows() == dict.fromkeys(ids, "R")
 
 

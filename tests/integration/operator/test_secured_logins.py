@@ -46,8 +46,8 @@ def _make_channel(site: SecuredSite) -> None:
 
 
 async def _publish_async(shop: Shop) -> None:
-    async with AsyncShop(shop) as application, application.session() as session:
-        await application.publish(session, ORDERS, "async")
+    async with AsyncShop(shop) as application:
+        await application.publish_one(ORDERS, "async")
 
 
 @pytest.mark.parametrize("site", [Login.CERTIFICATE, Login.TOKEN], indirect=True)

@@ -90,8 +90,8 @@ def test_the_whole_loop_runs_with_the_printed_rights(site: SecuredSite) -> None:
 
 
 async def _publish_async(shop: Shop) -> None:
-    async with AsyncShop(shop) as application, application.session() as session:
-        await application.publish(session, "orders", "async")
+    async with AsyncShop(shop) as application:
+        await application.publish_one("orders", "async")
 
 
 def _look_and_decide(site: SecuredSite, discarded_id: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
 
 from outbox import HalfOutbox, Message
 from outbox._service.exit_codes import Exit
@@ -56,11 +55,11 @@ def test_a_check_of_the_relay_shows_the_contract_and_each_checkpoint(site: Site,
 
 def test_a_check_of_the_relay_finds_a_checkpoint_gone_or_outside_the_topic(site: Site, outbox: HalfOutbox) -> None:
     send_halves(site, outbox, [*numbered(site, 0, 40)])
-    site.delete_records(site.channel.half_topic, 1, 2)
+    site.delete_records(site.channel.half_topic, 1, before=2)
     outside = run_command(site, "relay", "--check")
     assert outside.returncode == Exit.FINDINGS
     assert f"{site.channel.half_topic}/1 is outside the topic" in outside.stdout
-    site.admin.delete_consumer_groups([site.channel.relay_group])[site.channel.relay_group].result(20)
+    site.delete_group()
     gone = run_command(site, "relay", "--check")
     assert gone.returncode == Exit.FINDINGS
     assert gone.stdout.count("has no checkpoint in group") == 2
@@ -245,13 +244,7 @@ def test_a_transaction_of_somebody_else_that_hangs_on_a_real_topic_is_told(site:
     _, port = _measured(site)
     publish_bulk(site, outbox, numbered(site, 0, 50))
     _becomes(port, 50, "delivery_seconds_count")
-    hanging = Producer({**site.kafka(), "transactional.id": f"{site.name}-foreign"})
-    hanging.init_transactions(20)
-    hanging.begin_transaction()
-    for partition in range(3):
-        hanging.produce(site.topic("orders"), b"v", b"k", partition)
-    assert hanging.flush(10) == 0
     topic = site.topic("orders")
-    wait_until(lambda: metric(port, "outbox_relay_real_topic_blocked_seconds", topic=topic) > 1, 30)
-    hanging.abort_transaction(20)
+    with site.open_transaction(topic, *range(3)):
+        wait_until(lambda: metric(port, "outbox_relay_real_topic_blocked_seconds", topic=topic) > 1, 30)
     wait_until(lambda: metric(port, "outbox_relay_real_topic_blocked_seconds", topic=topic) == 0, 30)

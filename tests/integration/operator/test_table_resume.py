@@ -61,9 +61,8 @@ def test_delivered_rows_of_a_restored_database_are_skipped(store: Site) -> None:
     assert code == Exit.OK
     assert "2 rows, which are on their real topics, will be deleted" in printed
     assert "the numbers were set to 1; a relay delivers 1 rows" in printed
-    with store.connect() as connection:
-        counted = f"SELECT sum(upper(r) - lower(r)) FROM {store.tables.delivered}, unnest(ids) AS r WHERE batch = 1"
-        assert connection.execute(counted.encode()).fetchone() == (2,), "what is skipped leaves evidence, too (R61)"
+    counted = "SELECT sum(upper(r) - lower(r)) FROM {delivered}, unnest(ids) AS r WHERE batch = 1"
+    assert execute(store, counted) == [(2,)], "what is skipped leaves evidence, too (R61)"
     wait_empty(store)
     store.wait_visible(3, "orders")
     assert _values(store) == [b"one", b"three", b"two"]
@@ -98,8 +97,7 @@ def test_a_source_whose_offset_was_deleted_goes_on(store: Site) -> None:
     first = store.relay(extra=relay_settings(store), failpoint="relay.committed:2")
     insert(store, "one")
     first.wait()  # killed after its Kafka transaction, before it deletes the row
-    for deleted in store.admin.delete_consumer_groups([store.channel.table_group(SOURCE)]).values():
-        deleted.result(10)
+    store.delete_group(store.channel.table_group(SOURCE))
     document = _document(store, "--skip-delivered")
     assert (document["kafka_batch"], document["in_delivery"], document["rows_deleted"]) == (None, 1, 1)
     relay = store.relay(extra=relay_settings(store))

@@ -5,8 +5,6 @@ import uuid
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.cimpl import NewPartitions
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
@@ -79,8 +77,7 @@ def test_the_partition_of_the_key_is_read_first_then_the_others(shop: Shop) -> N
 
     assert read() == [record.partition]
     more = next(count for count in range(4, 99) if partition_for_key(topic.encode(), count) != record.partition)
-    site.admin.create_partitions([NewPartitions(site.topic(topic), more)])[site.topic(topic)].result(20)
-    wait_until(lambda: len(site.admin.list_topics(timeout=10).topics[site.topic(topic)].partitions) == more)
+    site.grow(site.topic(topic), partitions=more)
     assert read()[0] == partition_for_key(topic.encode(), more)
 
 
@@ -142,9 +139,7 @@ def test_the_halves_may_be_gone_and_the_real_topic_named(shop: Shop) -> None:
         id_ = shop.publish(session, topic, "v").transaction_id
     shop.records(1, topic)
     site.wait_settled()
-    ends = [TopicPartition(site.channel.half_topic, number, -1) for number in range(2)]
-    for future in site.admin.delete_records(ends).values():
-        future.result(20)
+    site.delete_records(site.channel.half_topic, 0, 1)
     document = _trace(site, id_)
     assert document["state"] == "committed"
     assert document["conclusion"].endswith("it is not visible in what was read")

@@ -4,19 +4,18 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from outbox import HalfOutbox, Message
 from outbox._service.exit_codes import Exit
-from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
 from outbox.operator.commands import pending, resolve, trace
 from outbox.operator.commands.discarded import app as discarded
 from outbox.protocol.op import OpEntry
 from tests.integration.relay.test_halts import commit_damaged, key_of
-from tests.integration.relay.test_poison import NEWER, Headers, store_compressed, write_packed
+from tests.integration.relay.test_poison import Headers, store_compressed, write_packed
 from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
+from tests.support.listeners import Scripted
 from tests.support.probes import free_port, metric
 
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"}
@@ -33,12 +32,11 @@ def _undecided(site: Site, outbox: HalfOutbox) -> list[OpEntry]:
 
 def _write_newer(site: Site, half: int = 0) -> None:
     """Write a record of a newer format to the half, op, check and discard topic."""
-    client, channel = Producer(site.kafka()), site.channel
-    client.produce(channel.half_topic, b"x", None, half, headers=NEWER)
-    client.produce(channel.op_topic, b"C", None, half, headers=[("outbox-op", b"3;producer")])
-    client.produce(channel.check_topic, b'{"version":2}', b"orders", 0)
-    client.produce(channel.discard_topic, b'{"version":2}', b"00000000-0000-0000-0000-000000000000/manifest", half)
-    assert client.flush(20) == 0
+    channel = site.channel
+    site.send_half("2;more", partition=half)
+    site.produce(channel.op_topic, b"C", None, half, headers=[("outbox-op", b"3;producer")])
+    site.produce(channel.check_topic, b'{"version":2}', b"orders", 0)
+    site.produce(channel.discard_topic, b'{"version":2}', b"00000000-0000-0000-0000-000000000000/manifest", half)
 
 
 def _places(document: Any) -> set[str]:
@@ -107,21 +105,11 @@ def test_discarded_list_names_a_newer_manifest(site: Site, outbox: HalfOutbox) -
     assert document["not_read"] == [f"{site.channel.discard_topic}/0 offset 0"]
 
 
-class _Listener(TransactionListener):
-    def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
-        raise NotImplementedError
-
-    def check_local_transaction(self, check: TransactionCheck) -> LocalTransactionState:
-        raise NotImplementedError
-
-
 def test_check_server_passes_by_a_newer_request(
     site: Site, outbox: HalfOutbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = Producer(site.kafka())
-    with outbox.serve_checks(_Listener()) as server:
-        client.produce(site.channel.check_topic, b'{"version":2}', b"orders", 0)
-        assert client.flush(20) == 0
+    with outbox.serve_checks(Scripted()) as server:
+        site.produce(site.channel.check_topic, b'{"version":2}', b"orders", 0)
         wait_until(lambda: "Upgrade this application" in caplog.text)
         assert server.running
 
@@ -155,14 +143,12 @@ def test_check_server_goes_on_behind_an_unreadable_batch(
 ) -> None:
     store_compressed(site, site.channel.check_topic)
     _write_bomb(site)
-    client = Producer(site.kafka())
 
     def passed() -> bool:
-        client.produce(site.channel.check_topic, b'{"version":2}', b"orders")
-        assert client.flush(20) == 0
+        site.produce(site.channel.check_topic, b'{"version":2}', b"orders")
         return "Upgrade this application" in caplog.text
 
-    with outbox.serve_checks(_Listener()) as server:
+    with outbox.serve_checks(Scripted()) as server:
         wait_until(lambda: "cannot be unpacked" in caplog.text)
         wait_until(passed)
         assert server.running

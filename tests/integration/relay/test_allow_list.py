@@ -90,9 +90,7 @@ class _Relay:
         return [manifest.detail for manifest in found]
 
     def refused_rows(self) -> list[str]:
-        with self.site.connect() as connection:
-            query = f"SELECT reason, detail FROM {self.site.tables.discarded} ORDER BY id".encode()
-            rows = connection.execute(query).fetchall()
+        rows = self.site.sql(f"SELECT reason, detail FROM {self.site.tables.discarded} ORDER BY id")
         assert {reason for reason, _ in rows} <= {str(DiscardReason.FORBIDDEN)}
         return [detail for _, detail in rows]
 

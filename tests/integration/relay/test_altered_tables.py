@@ -1,7 +1,6 @@
 """A table that breaks its contract halts its source by name, also while it is served; a pooler is told (R75, R76)."""
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -15,7 +14,7 @@ from relay.table.owned_table import open_session
 from relay.table.source_table import SourceTable
 from tests.integration.relay.test_table_source import relay
 from tests.support.harness import Service, Site, wait_until
-from tests.support.message_rows import SOURCE, execute, publish, relay_settings
+from tests.support.message_rows import SOURCE, execute, publish, relay_settings, source_table
 
 SOFT_DELETE = (
     "CREATE OR REPLACE FUNCTION keep_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
@@ -108,14 +107,9 @@ def test_row_security_that_appears_halts_the_source_and_hides_nothing(store: Sit
     assert _values(store) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
-def _settings(site: Site) -> TableSettings:
-    return TableSettings(dsn=site.postgres_url, table_prefix=site.name)
-
-
 def test_rows_are_never_hidden_from_the_role_of_a_relay(store: Site, role: str) -> None:
     _publish(store)
-    settings = TableSettings(dsn=role, table_prefix=store.name)
-    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
+    with source_table(store, role) as source:
         for change in ("ALTER TABLE {message} ENABLE ROW LEVEL SECURITY", "CREATE POLICY s ON {message} USING (true)"):
             execute(store, change)
             with pytest.raises(UnsafeError, match="has row security"):
@@ -127,8 +121,7 @@ def test_rows_are_never_hidden_from_the_role_of_a_relay(store: Site, role: str) 
 def test_ids_that_start_again_are_found_at_take_over(store: Site, role: str) -> None:
     """Also by a role that has only what a relay needs: it may read the sequence."""
     _publish(store)
-    settings = TableSettings(dsn=role, table_prefix=store.name)
-    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
+    with source_table(store, role) as source:
         source.verify()
         execute(store, "ALTER TABLE {message} ALTER COLUMN id RESTART")
         with pytest.raises(UnsafeError, match="had, ids above the last value of their sequence"):
@@ -151,7 +144,7 @@ class Pooled:
 
 
 def test_a_lock_in_another_session_is_told(store: Site) -> None:
-    settings = _settings(store)
+    settings = TableSettings(dsn=store.postgres_url, table_prefix=store.name)
     with open_session(settings) as one, open_session(settings) as other:
         source = SourceTable(SOURCE, settings, one)
         assert source.try_own()

@@ -1,21 +1,15 @@
 """A window of rows that its bytes cut: what it leaves out is in the same transactions, and in the next read."""
 
-from contextlib import closing
-
 import psycopg
 import pytest
 
-from outbox._settings.declared import TableSettings
-from relay.table.owned_table import open_session
-from relay.table.source_table import SourceTable
 from tests.support.harness import Site
-from tests.support.message_rows import SOURCE, insert_message, publish
+from tests.support.message_rows import insert_message, publish, source_table
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1], ids=["less than a row", "one row", "a row and a byte"])
 def test_what_the_bytes_of_a_window_cut_is_behind_it(store: Site, more: int) -> None:
-    settings = TableSettings(dsn=store.postgres_url, table_prefix=store.name)
-    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source, store.connect() as late:
+    with source_table(store) as source, store.connect() as late:
         source.progress()
         with late.transaction():
             publish(late, store, "orders", ["one", "two"])

@@ -3,17 +3,16 @@
 import signal
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Message as KafkaMessage
+from confluent_kafka import TopicPartition
 
 from outbox import Message
 from outbox._kafka.groups import committed_offsets
 from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint
-from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
+from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
@@ -32,23 +31,10 @@ def _discarded(site: Site) -> list[VisibleRecord]:
     return read_committed(site.kafka(), [site.channel.discard_topic])
 
 
-def _manifests(site: Site) -> list[Manifest]:
-    return [parse_manifest(record.value) for record in _discarded(site) if (record.key or b"").endswith(b"/manifest")]
-
-
 def _wait_for_manifest(site: Site) -> Manifest:
-    wait_until(lambda: bool(_manifests(site)), explain=site.logs)
-    (manifest,) = _manifests(site)
+    wait_until(lambda: bool(site.manifests()), explain=site.logs)
+    (manifest,) = site.manifests()
     return manifest
-
-
-def _send_half(site: Site, headers: Mapping[str, str], value: bytes = b"v") -> None:
-    site.produce(site.channel.half_topic, value, b"k", 0, headers=list(headers.items()))
-
-
-def _delete(site: Site, topic: str) -> None:
-    site.delete_topics(site.topic(topic))
-    wait_until(lambda: site.topic(topic) not in site.admin.list_topics(timeout=10).topics)
 
 
 def test_a_transaction_whose_topic_was_deleted_is_discarded_whole_and_others_go_on(site: Site) -> None:
@@ -60,7 +46,7 @@ def test_a_transaction_whose_topic_was_deleted_is_discarded_whole_and_others_go_
             shop.outbox.publish(session, Message(site.topic(gone), None, b"tombstone", {"a": b"1"}, timestamp=5))
         with shop.session() as session:
             shop.publish(session, there, "of another one")
-        _delete(site, gone)
+        site.delete_topics(site.topic(gone))
         site.relay(extra=IMPATIENT)
         assert shop.delivered(1, there) == ["of another one"]
         manifest = _wait_for_manifest(site)
@@ -87,7 +73,7 @@ def test_a_topic_that_is_deleted_while_the_relay_knows_it_stops_nobody_for_long(
         with shop.session() as session:
             shop.publish(session, gone, "while it was there")
         assert shop.delivered(1, gone) == ["while it was there"]
-        _delete(site, gone)
+        site.delete_topics(site.topic(gone))
         with shop.session() as session:
             discarded = shop.publish(session, gone, "too late")  # the library remembers the topic, too
         with shop.session() as session:
@@ -112,14 +98,15 @@ def test_halves_that_cannot_be_parsed_are_discarded(site: Site) -> None:
     with Shop(site) as shop:
         topic = shop.topic()
         for number, headers in enumerate(MALFORMED):
-            _send_half(site, headers, f"unreadable {number}".encode())
+            value = f"unreadable {number}".encode()
+            site.produce(site.channel.half_topic, value, b"k", 0, headers=list(headers.items()))
         with shop.session() as session:
             shop.publish(session, topic, "goes on")
         site.relay()
         assert shop.delivered(1, topic) == ["goes on"]
-        wait_until(lambda: len(_manifests(site)) == len(MALFORMED), explain=site.logs)
-        assert {manifest.reason for manifest in _manifests(site)} == {DiscardReason.MALFORMED}
-        assert [manifest.offsets for manifest in _manifests(site)] == [((0, offset),) for offset in range(4)]
+        wait_until(lambda: len(site.manifests()) == len(MALFORMED), explain=site.logs)
+        assert {manifest.reason for manifest in site.manifests()} == {DiscardReason.MALFORMED}
+        assert [manifest.offsets for manifest in site.manifests()] == [((0, offset),) for offset in range(4)]
         messages = [record for record in _discarded(site) if (record.key or b"").endswith(b"/0")]
         values = [parse_envelope(message.value).value for message in messages]
         assert values == [f"unreadable {number}".encode() for number in range(4)]
@@ -131,7 +118,7 @@ def test_a_committed_transaction_that_lacks_a_half_is_discarded_with_an_alarm(si
     with Shop(site) as shop:
         topic = shop.topic()
         id_ = str(uuid.uuid4())
-        _send_half(site, {**HALF, "outbox-target": f"{site.topic(topic)}:-1", "outbox-transaction": f"1;{id_}/0"})
+        site.send_half(f"1;{id_}/0", site.topic(topic))
         entry = f"C {id_} {description.half.id} 0 0-1 0 1 0".encode()
         site.produce(site.channel.op_topic, entry, None, 0, headers=[("outbox-op", b"1;producer")])
         with shop.session() as session:
@@ -156,32 +143,17 @@ def _ends(relay: Service, *words: str, code: Exit = Exit.UNSAFE) -> bool:
     return "Traceback" not in relay.output()
 
 
-def _checkpoints(site: Site) -> list[TopicPartition]:
-    places = [TopicPartition(topic, 0) for topic in (site.channel.half_topic, site.channel.op_topic)]
-    with_service = {**site.kafka(), "group.id": site.channel.relay_group}
-    consumer = Consumer(with_service)
-    committed = consumer.committed(places, 10)
-    consumer.close()
-    return committed
-
-
-def _commit(site: Site, offsets: Sequence[TopicPartition]) -> None:
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
-    consumer.commit(offsets=list(offsets), asynchronous=False)
-    consumer.close()
-
-
 def test_a_half_of_a_newer_format_stops_the_relay_and_nothing_is_skipped(site: Site) -> None:
     site.create(partitions=1)
     with Shop(site) as shop:
         topic = shop.topic()
-        _send_half(site, {**HALF, "outbox-transaction": f"2;{uuid.uuid4()}/0;more"})
+        site.send_half(f"2;{uuid.uuid4()}/0;more")
         with shop.session() as session:
             shop.publish(session, topic, "waits for the upgrade")
-        before = _checkpoints(site)
+        before = site.checkpoints()
         assert _stops(site, "format 2", "upgrade", code=Exit.CONFIGURATION)
         assert site.read(topic) == []
-        assert [place.offset for place in _checkpoints(site)] == [place.offset for place in before] == [0, 0]
+        assert [place.offset for place in site.checkpoints()] == [place.offset for place in before] == [0, 0]
 
 
 def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
@@ -190,7 +162,7 @@ def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
     with Shop(site) as shop:
         topic = _settled(shop)
         used = {record.partition() for record in _half_records(site)}
-        _delete_offsets(site)
+        site.delete_group()
         created = run_command(site, "channel", "create")
         assert created.returncode == Exit.CONFIGURATION
         assert "Nothing was changed there" in created.stderr
@@ -215,33 +187,27 @@ def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
 def test_create_of_unused_channel_commits_missing_checkpoints(site: Site) -> None:
     """A first creation that was interrupted before its checkpoints can be run again."""
     site.create(partitions=1)
-    _delete_offsets(site)
+    site.delete_group()
     assert run_command(site, "channel", "create").returncode == Exit.OK
-    assert [place.offset for place in _checkpoints(site)] == [0, 0]
+    assert [place.offset for place in site.checkpoints()] == [0, 0]
 
 
 def _half_records(site: Site) -> list[KafkaMessage]:
     return read_to_end(site.bootstrap_servers, {(site.channel.half_topic, number): 0 for number in range(2)})[0]
 
 
-def _delete_offsets(site: Site) -> None:
-    """Let Kafka forget what the relays committed; their group has no member any more."""
-    futures = site.admin.delete_consumer_groups([site.channel.relay_group])
-    futures[site.channel.relay_group].result(20)
-
-
 @pytest.mark.parametrize("metadata", ["", "1;h;garbage;-;00000000"])
 def test_a_damaged_checkpoint_stops_the_relay(site: Site, metadata: str) -> None:
     site.create(partitions=1)
-    half, _ = _checkpoints(site)
-    _commit(site, [TopicPartition(half.topic, 0, half.offset, metadata)])
+    half, _ = site.checkpoints()
+    site.commit(TopicPartition(half.topic, 0, half.offset, metadata))
     assert _stops(site, "checkpoint", "Partition 0")
 
 
 def test_a_checkpoint_that_somebody_moved_stops_the_relay(site: Site) -> None:
     site.create(partitions=1)
-    half, _ = _checkpoints(site)
-    _commit(site, [TopicPartition(half.topic, 0, 5, half.metadata)])
+    half, _ = site.checkpoints()
+    site.commit(TopicPartition(half.topic, 0, 5, half.metadata))
     assert _stops(site, "offset 5", "damaged")
 
 
@@ -262,10 +228,10 @@ def _publish(shop: Shop, topic: str, count: int) -> None:
 
 
 def _damage_checkpoint(site: Site, offset: int, *, foreign: bool) -> None:
-    half, _ = _checkpoints(site)
+    half, _ = site.checkpoints()
     fields = (half.metadata or "").split(";")
     other = HalfCheckpoint(offset, offset).encode(str(uuid.uuid4()), 0)
-    _commit(site, [TopicPartition(half.topic, 0, offset, other if foreign else ";".join(fields[:-1]))])
+    site.commit(TopicPartition(half.topic, 0, offset, other if foreign else ";".join(fields[:-1])))
 
 
 @pytest.mark.parametrize("foreign", [pytest.param(False, marks=pytest.mark.long), True])
@@ -292,8 +258,8 @@ def test_who_accepts_duplicates_loses_nothing_where_an_offset_was_moved_forward(
     with Shop(site) as shop:
         topic = shop.topic()
         _publish(shop, topic, 4)
-        half, op = _checkpoints(site)
-        _commit(site, [TopicPartition(half.topic, 0, 3), TopicPartition(op.topic, 0, 3)])
+        half, op = site.checkpoints()
+        site.commit(TopicPartition(half.topic, 0, 3), TopicPartition(op.topic, 0, 3))
         site.checker()
         site.relay(extra=TOLERANT)
         wait_until(lambda: len(site.read(topic)) == 4, explain=site.logs)
@@ -302,9 +268,9 @@ def test_who_accepts_duplicates_loses_nothing_where_an_offset_was_moved_forward(
 
 def test_a_checkpoint_of_a_topic_that_was_made_again_stops_the_relay(site: Site) -> None:
     description = site.create(partitions=1)
-    half, _ = _checkpoints(site)
+    half, _ = site.checkpoints()
     metadata = (half.metadata or "").replace(description.half.id, str(uuid.uuid4()))
-    _commit(site, [TopicPartition(half.topic, 0, 0, metadata)])
+    site.commit(TopicPartition(half.topic, 0, 0, metadata))
     assert _stops(site, "checkpoint")
 
 
@@ -314,7 +280,7 @@ def test_halves_that_are_gone_from_the_topic_stop_the_relay(site: Site) -> None:
     with Shop(site) as shop:
         topic = shop.topic()
         _publish(shop, topic, 3)
-        site.delete_records(site.channel.half_topic, 0, 2)
+        site.delete_records(site.channel.half_topic, 0, before=2)
         assert _stops(site, "outside the topic", "nothing was skipped")
         assert site.read(topic) == []
 
@@ -328,7 +294,7 @@ def test_halves_that_are_deleted_under_a_running_relay_stop_it(site: Site) -> No
         topic = shop.topic()
         relay.process.send_signal(signal.SIGSTOP)
         _publish(shop, topic, 3)
-        site.delete_records(site.channel.half_topic, 0, 2)
+        site.delete_records(site.channel.half_topic, 0, before=2)
         relay.process.send_signal(signal.SIGCONT)
         assert _ends(relay, "outside the topic", "nothing was skipped")
         assert b"2" not in [record.value for record in site.read(topic)]

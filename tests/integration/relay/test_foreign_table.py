@@ -55,13 +55,8 @@ def insert(site: Site, kind: Kind, topic: str, *keys: str) -> None:
         publish(connection, site, topic, keys, kind.insert)
 
 
-def execute(site: Site, statement: str, *values: Any) -> list[Any]:
-    with site.connect() as connection:
-        return run(connection, statement, *values)
-
-
 def discarded(site: Site) -> list[tuple[str, str, str, str | None]]:
-    return execute(site, f"SELECT row_id, reason, detail, content::text FROM {site.name}_discarded ORDER BY id")
+    return site.sql(f"SELECT row_id, reason, detail, content::text FROM {site.name}_discarded ORDER BY id")
 
 
 @pytest.mark.parametrize("kind", FEW, ids=str)
@@ -112,13 +107,12 @@ def test_rows_of_debezium_are_routed_as_its_event_router_does(shop: Site) -> Non
     shop.create_named_topics(f"outbox.event.{shop.name}")
     table = DEBEZIUM.table(shop)
     payload = '{"b": 1, "a": "ä"}'
-    ((id_,),) = execute(
-        shop,
+    ((id_,),) = shop.sql(
         f"INSERT INTO {table} (aggregatetype, aggregateid, type, payload) VALUES (%s, '42', 'Made', %s) RETURNING id",
         shop.name,
         payload,
     )
-    execute(shop, f"INSERT INTO {table} (aggregatetype, aggregateid, type) VALUES (%s, '42', 'Gone')", shop.name)
+    shop.sql(f"INSERT INTO {table} (aggregatetype, aggregateid, type) VALUES (%s, '42', 'Gone')", shop.name)
     relay(shop, DEBEZIUM, settings={"topic": "", "additional_placement": "type:header:eventType,place:partition"})
     found: list[VisibleRecord] = []
 
@@ -138,8 +132,7 @@ def test_rows_of_debezium_are_routed_as_its_event_router_does(shop: Site) -> Non
 
 def test_each_column_of_a_mapping_is_in_its_place(shop: Site) -> None:
     BIGINT.create(shop)
-    execute(
-        shop,
+    shop.sql(
         f"INSERT INTO {BIGINT.table(shop)} (destination, about, body, extra, shard, happened_at, owner)"
         " VALUES ('orders', 'k', '\\x00ff', %s, 2, '2023-11-14 22:13:20.123+00', 'sales')",
         json.dumps({"a": "ö", "b": None}),
@@ -190,7 +183,7 @@ def test_a_discarded_row_of_a_marked_table_stays_in_it(shop: Site) -> None:
     ((id_, reason, _, content),) = discarded(shop)
     assert (reason, content) == ("TOPIC_MISSING", None)
     shop.create_topics("nowhere")
-    execute(shop, f"UPDATE {MARKED.table(shop)} SET sent = NULL WHERE event_id::text = %s", id_)
+    shop.sql(f"UPDATE {MARKED.table(shop)} SET sent = NULL WHERE event_id::text = %s", id_)
     (found,) = shop.wait_visible(1, "nowhere")
     assert found.message_id == f"{id_}/0"
     assert service.running
@@ -200,8 +193,7 @@ def test_a_discarded_row_of_a_marked_table_stays_in_it(shop: Site) -> None:
 def test_a_row_too_large_to_be_read_stays_in_its_table(shop: Site) -> None:
     BIGINT.create(shop)
     table = BIGINT.table(shop)
-    execute(
-        shop,
+    shop.sql(
         f"INSERT INTO {table} (destination, body, owner) SELECT 'orders', decode(repeat('00', 65000001), 'hex'), 'g'",
     )
     insert(shop, BIGINT, "orders", "one")
@@ -226,7 +218,7 @@ def test_a_unique_index_that_is_dropped_while_the_table_is_served_stops_it(shop:
     insert(shop, BIGINT, "orders", "one")
     shop.wait_visible(1, "orders")
     table = BIGINT.table(shop)
-    execute(shop, f"ALTER TABLE {table} DROP CONSTRAINT {table.rpartition('.')[2]}_pkey")
+    shop.sql(f"ALTER TABLE {table} DROP CONSTRAINT {table.rpartition('.')[2]}_pkey")
     wait_until(lambda: "is not known to be unique" in service.output(), explain=shop.logs)
 
 
@@ -286,14 +278,14 @@ def test_a_trigger_that_keeps_delivered_rows_stops_the_source(shop: Site, kind: 
     kind.create(shop)
     table = kind.table(shop)
     body = "BEGIN IF TG_OP = 'DELETE' THEN RETURN NULL; END IF; NEW.sent = NULL; RETURN NEW; END"
-    execute(shop, f"CREATE FUNCTION {table}_keep() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
-    execute(shop, f"CREATE TRIGGER keep {KEEPS[kind].format(table=table)}")
+    shop.sql(f"CREATE FUNCTION {table}_keep() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+    shop.sql(f"CREATE TRIGGER keep {KEEPS[kind].format(table=table)}")
     insert(shop, kind, "orders", "one")
     service = relay(shop, kind)
     shop.wait_visible(1, "orders")
     wait_until(lambda: "Table source halted" in service.output(), explain=shop.logs)
     insert(shop, kind, "orders", "one")
-    execute(shop, f"DROP TRIGGER keep ON {table}")
+    shop.sql(f"DROP TRIGGER keep ON {table}")
     kind.wait_empty(shop)
     assert_exactly(shop, "orders")
 
@@ -305,15 +297,14 @@ def test_a_trigger_that_suppresses_the_copy_of_a_discarded_row_stops_the_source(
     service = relay(shop, BIGINT)
     BIGINT.wait_empty(shop)
     body = "CREATE FUNCTION {0}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
-    execute(shop, body.format(shop.name))
-    execute(
-        shop,
+    shop.sql(body.format(shop.name))
+    shop.sql(
         f"CREATE TRIGGER keep BEFORE INSERT ON {shop.name}_discarded FOR EACH ROW EXECUTE FUNCTION {shop.name}_keep()",
     )
     insert(shop, BIGINT, "no topic!", "one")
     wait_until(lambda: "Table source halted" in service.output(), explain=shop.logs)
     assert "0 of 1 rows that cannot be delivered were kept as discarded" in service.output()
-    execute(shop, f"DROP FUNCTION {shop.name}_keep CASCADE")
+    shop.sql(f"DROP FUNCTION {shop.name}_keep CASCADE")
     BIGINT.wait_empty(shop)
     assert [reason for _, reason, _, _ in discarded(shop)] == ["MALFORMED"]
 
@@ -340,7 +331,7 @@ def test_a_table_that_does_not_fit_stops_its_source_alone(shop: Site) -> None:
         prefix = f"{shop.name}_{name}"
         kind.create(shop, prefix)
         tables[name] = {**kind.settings(shop), "table_prefix": prefix}
-        execute(shop, change.format(table=kind.table(shop), prefix=prefix))
+        shop.sql(change.format(table=kind.table(shop), prefix=prefix))
     insert(shop, BIGINT, "orders", "one")
     service = shop.relay(extra=variables(tables))
     shop.wait_visible(1, "orders")
@@ -357,13 +348,13 @@ def test_a_discarded_row_of_a_table_without_marks_is_put_back_as_it_was(shop: Si
     payloads = [None, "null", '"null"', '{"a": [null, 1.50]}']
     into = f"INSERT INTO {table} (aggregatetype, aggregateid, type, payload) VALUES ('nowhere', 'k', 'T', %s)"
     for payload in payloads:
-        execute(shop, f"{into} RETURNING 1", payload)
+        shop.sql(f"{into} RETURNING 1", payload)
     relay(shop, DEBEZIUM, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="500")
     wait_until(lambda: len(discarded(shop)) == len(payloads), explain=shop.logs)
     shop.create_topics("nowhere", partitions=1)
     (statement,) = re.findall(r"-- deleted rows:[^\n]*\n(WITH back.*?;)", PAGE.read_text(), re.DOTALL)
     ids = [row_id for row_id, _, _, _ in discarded(shop)]
-    execute(shop, statement.replace("events_discarded", f"{shop.name}_discarded").replace("outbox_events", table))
+    shop.sql(statement.replace("events_discarded", f"{shop.name}_discarded").replace("outbox_events", table))
     found = shop.wait_visible(len(payloads), "nowhere")
     assert [record.value for record in found] == [payload and payload.encode() for payload in payloads]
     assert [record.message_id for record in found] == [f"{id_}/0" for id_ in ids]

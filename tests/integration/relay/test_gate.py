@@ -3,15 +3,12 @@
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AclOperation,
-    NewPartitions,
-    NewTopic,
     ResourceType,
 )
 
@@ -44,16 +41,6 @@ WAITS = "Transactions wait for a real topic"
 QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
 """The partitions of a relay that dies are soon another one's."""
 READER = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
-
-
-def _create(site: Site, name: str, settings: Mapping[str, str] = MappingProxyType({})) -> None:
-    topic = NewTopic(site.topic(name), num_partitions=3, replication_factor=1, config=dict(settings))
-    site.admin.create_topics([topic])[topic.topic].result(20)
-
-
-def _delete(site: Site, name: str) -> None:
-    site.delete_topics(site.topic(name))
-    wait_until(lambda: site.topic(name) not in site.admin.list_topics(timeout=10).topics)
 
 
 def _discarded(site: Site) -> tuple[dict[str, Manifest], dict[bytes, bytes | None]]:
@@ -115,10 +102,10 @@ def _good(site: Site, number: int) -> list[RawMessage]:
 def _make_topics(site: Site) -> str:
     """The topics that `_bad` and `_good` name; the id of the half topic."""
     description = site.create("a", "b", "closed", "hidden", "unreadable", "a-changelog", partitions=1)
-    _create(site, "small", {"max.message.bytes": "2000"})
-    _create(site, "compacted", {"cleanup.policy": "compact"})
+    site.create_topic("small", 3, {"max.message.bytes": "2000"})
+    site.create_topic("compacted", 3, {"cleanup.policy": "compact"})
     window = dict.fromkeys(("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(HOUR_MS))
-    _create(site, "timed", window)
+    site.create_topic("timed", 3, window)
     allow_only(site, ResourceType.TOPIC, site.topic("closed"), *READER)
     allow_only(site, ResourceType.TOPIC, site.topic("hidden"))
     allow_only(site, ResourceType.TOPIC, site.topic("unreadable"), AclOperation.WRITE)
@@ -199,8 +186,8 @@ def test_what_waits_for_its_topic_is_delivered_in_order_once_that_can_take_it(ow
         with shop.session() as session:
             shop.publish(session, "there", "of another key", "another")
         for name in ("late", "grows"):
-            _delete(own, name)
-        _create(own, "grows")
+            own.delete_topics(own.topic(name))
+        own.create_topics("grows")
         allow_only(own, ResourceType.TOPIC, own.topic("closed"), *READER)
         own.checker()
         relay = own.relay(extra=QUICK)
@@ -209,11 +196,11 @@ def test_what_waits_for_its_topic_is_delivered_in_order_once_that_can_take_it(ow
         relay.kill()
         relay = own.relay(extra=QUICK)
         _wait_for_news(relay, [own.topic("late")])
-        _create(own, "late")
+        own.create_topics("late")
         own.wait_visible(2, "there")
         _wait_for_news(relay, [own.topic("late"), own.topic("grows")])
         assert _values(own, "late") == [b"1"]
-        own.admin.create_partitions([NewPartitions(own.topic("grows"), 6)])[own.topic("grows")].result(20)
+        own.grow(own.topic("grows"), partitions=6)
         own.wait_visible(3, "there")
         _wait_for_news(relay, [own.topic("late"), own.topic("grows"), own.topic("closed")])
         allow_all(own, ResourceType.TOPIC, own.topic("closed"))
@@ -290,15 +277,7 @@ def test_describe_on_the_relays_service_is_enough_to_look(own: Site) -> None:
         own.checker(extra={"OUTBOX_UPKEEP_INTERVAL_MS": "500", "OUTBOX_HTTP_PORT": str(port)})
         wait_until(lambda: metric(port, "outbox_checker_upkeep_completed_seconds", database="default") > started + 0.5)
         with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
-            _move_checkpoint(own)
-
-
-def _move_checkpoint(site: Site) -> None:
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
-    try:
-        consumer.commit(offsets=[TopicPartition(site.channel.half_topic, 0, 1)], asynchronous=False)
-    finally:
-        consumer.close()
+            own.commit(TopicPartition(own.channel.half_topic, 0, 1))
 
 
 def _prepare(site: Site) -> tuple[str, Channel, str]:
@@ -369,8 +348,7 @@ def test_relay_without_group_of_source_names_the_right(own: Site) -> None:
     message_rows.create(own)
     group, port = own.channel.table_group(message_rows.SOURCE), free_port()
     allow_only(own, ResourceType.GROUP, group)
-    settings = message_rows.relay_settings(own, OUTBOX_HTTP_PORT=str(port))
-    variables = {name: value for name, value in settings.items() if value is not None}
+    variables = message_rows.relay_settings(own, OUTBOX_HTTP_PORT=str(port))
     lacks = f"lacks the right READ on group {group}. Grant it."
     own.relay(extra=variables)
     wait_until(lambda: lacks in get(port, "/readyz")[1], 60, own.logs)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -67,16 +65,8 @@ def grown(site: Site) -> Site:
 
 
 def _grow(site: Site) -> None:
-    channel = site.channel
-    for topic in (channel.verdict_topic, channel.op_topic, channel.discard_topic, channel.half_topic):
-        for future in site.admin.create_partitions([NewPartitions(topic, GROWN)]).values():
-            future.result(20)
-
-    def all_grew() -> bool:
-        topics = site.admin.list_topics(timeout=10).topics
-        return all(len(topics[name].partitions) == GROWN for name in channel.topics if name != channel.check_topic)
-
-    wait_until(all_grew)
+    names = site.channel
+    site.grow(names.verdict_topic, names.op_topic, names.discard_topic, names.half_topic, partitions=GROWN)
 
 
 def _resume(site: Site, *words: str) -> tuple[int, str]:
@@ -93,12 +83,6 @@ def _assert_each_once(site: Site, committed: Sequence[bytes]) -> None:
     site.wait_visible(len(committed), "orders")
     site.wait_settled()
     assert sorted(record.value or b"" for record in site.read("orders")) == sorted(committed)
-
-
-def _delete_offsets(site: Site) -> None:
-    """Let Kafka forget the checkpoints; the group has no member."""
-    service = site.channel.relay_group
-    site.admin.delete_consumer_groups([service])[service].result(20)
 
 
 @pytest.mark.long
@@ -138,7 +122,7 @@ def test_what_was_delivered_before_a_checkpoint_was_lost_is_not_delivered_again(
     relay.terminate()
     behind = len(application.committed)
     wait_until(lambda: len(application.committed) > behind + 30)
-    _delete_offsets(grown)
+    grown.delete_group()
     found = _document(grown, "--yes")
     assert found["outcome"] == "resumed"
     assert [one["halves"] > one["halves_found_delivered"] > 0 for one in found["partitions"]] == [True, True]
@@ -151,9 +135,8 @@ def test_what_real_topics_cannot_prove_is_refused(grown: Site) -> None:
     application.start()
     wait_until(lambda: len(application.committed) > 40)
     application.stop()
-    _delete_offsets(grown)
-    cut = grown.admin.delete_records([TopicPartition(grown.channel.half_topic, 0, 1)])
-    assert [future.result(20).low_watermark for future in cut.values()] == [1]
+    grown.delete_group()
+    assert grown.delete_records(grown.channel.half_topic, 0, before=1) == {0: 1}
     grown.produce(grown.channel.discard_topic, b"v", b"k", 1)
     found = _document(grown, "--yes", code=Exit.UNPROVABLE)
     assert [("begins at offset 1" in one["why"], "discard" in one["why"]) for one in found["partitions"]] == [
@@ -167,7 +150,7 @@ def test_a_topic_that_does_not_exist_proves_nothing(grown: Site) -> None:
     application.start()
     wait_until(lambda: len(application.committed) > 40)
     committed = application.stop()
-    _delete_offsets(grown)
+    grown.delete_group()
     topic = grown.topic("orders")
     grown.delete_topics(topic)
     wait_until(lambda: topic not in grown.admin.list_topics(timeout=10).topics)

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
@@ -26,20 +26,12 @@ def publish(site: Site, values: Sequence[str], partition: int) -> None:
         publish_bulk(site, outbox, [Message(site.topic("orders"), value, key) for value in values])
 
 
-def delete_before(site: Site, topic: str, partition: int, offset: int) -> None:
-    """Remove the records of a partition below an offset, as retention does."""
-    site.delete_records(topic, partition, offset)
-
-
 def values(site: Site) -> list[str]:
     return sorted((record.value or b"").decode() for record in site.read("orders"))
 
 
 def commit_damaged(site: Site, partition: int) -> None:
-    properties = {**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False}
-    consumer = Consumer(properties)
-    consumer.commit(offsets=[TopicPartition(site.channel.half_topic, partition, 0, "rubbish")], asynchronous=False)
-    consumer.close()
+    site.commit(TopicPartition(site.channel.half_topic, partition, 0, "rubbish"))
 
 
 def start_halted(site: Site, port: int, reason: str, **extra: str) -> Service:
@@ -65,12 +57,7 @@ def test_damaged_checkpoint_halts_only_its_partition(site: Site) -> None:
 
 def test_newer_half_halts_only_its_partition(site: Site) -> None:
     site.create("orders")
-    headers = {
-        "outbox-target": f"{site.topic('orders')}:-1",
-        "outbox-transaction": f"2;{uuid.uuid4()}/0;more",
-        "outbox-service": "orders;row",
-    }
-    site.produce(site.channel.half_topic, b"x", None, 0, headers=list(headers.items()))
+    site.send_half(f"2;{uuid.uuid4()}/0;more", site.topic("orders"))
     publish(site, ["halted"], 0)
     publish(site, ["goes on"], 1)
     relay = start_halted(site, free_port(), f"{site.channel.half_topic}/0 offset 0")
@@ -90,7 +77,7 @@ def test_lost_halves_halt_their_partition_until_skip_lost(site: Site) -> None:
     """What is still in the topic is delivered once; what is lost is counted."""
     site.create("orders")
     publish(site, ["lost 0", "lost 1", "kept"], 0)
-    delete_before(site, site.channel.half_topic, 0, 2)
+    site.delete_records(site.channel.half_topic, 0, before=2)
     publish(site, ["goes on"], 1)
     relay = start_halted(site, free_port(), "OUTBOX_SKIP_LOST=0")
     wait_until(lambda: values(site) == ["goes on"], explain=site.logs)
@@ -107,7 +94,7 @@ def test_lost_ops_are_decided_by_checks(site: Site) -> None:
     """The relay begins where the op topic does; the checker finds what the lost ops said."""
     site.create("orders")
     publish(site, ["first", "second"], 0)
-    delete_before(site, site.channel.op_topic, 0, 1)
+    site.delete_records(site.channel.op_topic, 0, before=1)
     site.checker()
     port = free_port()
     relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_TRANSACTION_TIMEOUT_MS": "500"})
@@ -121,7 +108,7 @@ def test_doctor_and_check_show_records_gone_before_a_checkpoint(site: Site, kind
     site.create("orders")
     publish(site, ["first", "second"], 0)
     topic = site.channel.half_topic if kind == "half" else site.channel.op_topic
-    delete_before(site, topic, 0, 2)
+    site.delete_records(topic, 0, before=2)
     for words in (("doctor",), ("relay", "--check")):
         found = run_command(site, *words)
         assert found.returncode == Exit.FINDINGS, found.stdout

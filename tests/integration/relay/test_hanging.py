@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message
 from outbox._kafka.groups import committed_checkpoints
@@ -60,8 +59,7 @@ def site(own: Stack, owner: Owner) -> Iterator[Site]:
 
 
 def _create_orders(site: Site, node: int) -> None:
-    topic, place = site.topic("orders"), [[_nodes(site)[node]]]
-    site.admin.create_topics([NewTopic(topic, 1, replica_assignment=place)])[topic].result(20.0)
+    site.create_topic("orders", 1, {}, [[_nodes(site)[node]]])
 
 
 def publish(site: Site, owner: Owner) -> None:

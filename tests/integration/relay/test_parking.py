@@ -2,7 +2,7 @@
 
 import signal
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -11,7 +11,7 @@ from outbox import HalfOutbox, Message
 from outbox._half.check_server import CheckServer
 from outbox._kafka.channel import ChannelDescription
 from outbox.listener import LocalTransactionState, TransactionCheck
-from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
+from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -54,19 +54,14 @@ def _alive(site: Site) -> dict[bytes, bytes]:
     return found
 
 
-def _manifests(site: Site) -> list[Manifest]:
-    return [parse_manifest(value) for key, value in _alive(site).items() if key.endswith(b"/manifest")]
-
-
 def _wait_for_manifests(site: Site, count: int) -> list[Manifest]:
-    wait_until(lambda: len(_manifests(site)) == count, explain=site.logs)
-    return _manifests(site)
+    wait_until(lambda: len(site.manifests()) == count, explain=site.logs)
+    return site.manifests()
 
 
 def _send(outbox: HalfOutbox, kind: OpKind, entries: Iterable[OpEntry]) -> None:
     for entry in entries:
-        place = (entry.topic_id, entry.partition, entry.positions, entry.first_offset, entry.last_offset)
-        outbox._sender.send_op(OpEntry(kind, entry.transaction_id, *place))
+        outbox._sender.send_op(replace(entry, kind=kind))
 
 
 def _assert_late(found: Iterable[VisibleRecord], entries: Iterable[OpEntry], reason: str = "UNDECIDED") -> None:
@@ -87,8 +82,8 @@ def test_one_dead_service_is_parked_and_the_others_go_on(site: Site, outbox: Hal
     found = site.wait_visible(600, "orders")
     assert sorted(record.message_id for record in found) == sorted(ids)
     assert not any(LATE_HEADER in dict(record.headers) for record in found)
-    wait_until(lambda: len(_manifests(site)) >= 180, explain=site.logs)
-    manifests = _manifests(site)
+    wait_until(lambda: len(site.manifests()) >= 180, explain=site.logs)
+    manifests = site.manifests()
     oldest_first = [entry.transaction_id for entry in lost]
     assert {manifest.transaction_id for manifest in manifests} == set(oldest_first[: len(manifests)])
     assert {(manifest.service, manifest.reason) for manifest in manifests} == {("dead", DiscardReason.UNDECIDED)}
@@ -127,8 +122,8 @@ def test_a_dead_service_never_fills_its_partition(site: Site, outbox: HalfOutbox
     found = site.wait_visible(600, "orders")
     assert sorted(record.message_id for record in found) == sorted(ids)
     assert not any(LATE_HEADER in dict(record.headers) for record in found)
-    wait_until(lambda: len(_manifests(site)) >= 4_000, explain=site.logs)
-    assert {manifest.service for manifest in _manifests(site)} == {"dead"}
+    wait_until(lambda: len(site.manifests()) >= 4_000, explain=site.logs)
+    assert {manifest.service for manifest in site.manifests()} == {"dead"}
     relay.kill()
     site.relay(extra=small)
     ids += publish_bulk(site, outbox, _messages(site, ["after the restart"]))
@@ -233,7 +228,7 @@ def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Sit
     _send(outbox, OpKind.DELIVER, refused)
     site.send_verdict(replace(refused[0], kind=OpKind.DELIVER), OpSource.OPERATOR)
     wait_until(lambda: site.logs().count("Transaction discarded") == 2, explain=site.logs)
-    assert _manifests(site) == [manifest]
+    assert site.manifests() == [manifest]
     site.create_topics("orders")
     site.send_verdict(replace(refused[0], kind=OpKind.DELIVER), OpSource.OPERATOR)
     _assert_late(site.wait_visible(1, "orders"), refused, "TOPIC_MISSING")
@@ -251,12 +246,7 @@ def test_what_an_operator_rolls_back_is_removed(site: Site, outbox: HalfOutbox) 
 
 
 def _send_half(site: Site, transaction_id: str, position: int) -> None:
-    headers: Mapping[str, str] = {
-        "outbox-target": f"{site.topic('orders')}:-1",
-        "outbox-transaction": f"1;{transaction_id}/{position}",
-        "outbox-service": "orders;row",
-    }
-    site.produce(site.channel.half_topic, str(position), b"k", 0, headers=list(headers.items()))
+    site.send_half(f"1;{transaction_id}/{position}", site.topic("orders"), value=str(position))
 
 
 def test_a_half_that_comes_after_its_transaction_was_parked_follows_it(
@@ -267,7 +257,7 @@ def test_a_half_that_comes_after_its_transaction_was_parked_follows_it(
     _send_half(site, id_, 0)
     _wait_for_manifests(site, 1)
     _send_half(site, id_, 1)
-    wait_until(lambda: [manifest.offsets for manifest in _manifests(site)] == [((0, 0), (1, 1))], explain=site.logs)
+    wait_until(lambda: [manifest.offsets for manifest in site.manifests()] == [((0, 0), (1, 1))], explain=site.logs)
     relay.kill()
     site.relay(extra=BY_AGE)
     entry = OpEntry(OpKind.COMMIT, id_, channel.half.id, 0, Positions.first(3), 0, 2)

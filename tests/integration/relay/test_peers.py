@@ -46,8 +46,7 @@ def test_debezium_moves_rows_rests_dies_and_goes_on(place: tuple[Stack, Site]) -
     values = Counter((record.key, record.value) for record in site.read("routed"))
     # At least once: what was not noted before the death comes again.
     assert set(values) == {(key, value) for key in keys for value in (b"first", b"second", b"third")}
-    with site.connect() as connection:
-        assert connection.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
+    assert site.sql("SELECT count(*) FROM pg_replication_slots") == [(0,)]
 
 
 def test_rocketmq_moves_messages_checks_back_dies_and_goes_on(place: tuple[Stack, Site]) -> None:

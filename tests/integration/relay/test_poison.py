@@ -6,10 +6,8 @@ import uuid
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from outbox._kafka.channel import verify_channel
 from outbox._service.exit_codes import Exit
-from outbox.operator.reading.discards import read_manifests
-from outbox.protocol.discard import DiscardReason, Manifest
+from outbox.protocol.discard import DiscardReason
 from tests.integration.relay.test_halts import publish, start_halted, values
 from tests.support.commands import run_command
 from tests.support.harness import Site, wait_until
@@ -17,7 +15,6 @@ from tests.support.probes import free_port, get
 
 Headers = list[tuple[str, str | bytes | None]]
 
-NEWER: Headers = [("outbox-target", b"orders:-1"), ("outbox-transaction", b"2;more"), ("outbox-service", b"orders;row")]
 SEED = 4711
 RECORDS = 300
 
@@ -45,10 +42,6 @@ def write_packed(site: Site, topic: str, size_bytes: int, key: bytes | None = No
     wait_until(accepted, explain=lambda: str(errors[-1]))
 
 
-def manifests(site: Site) -> list[Manifest]:
-    return list(read_manifests(site.kafka(), verify_channel(site.admin, site.channel)))
-
-
 def test_broker_refuses_a_batch_that_unpacks_to_too_much(site: Site) -> None:
     """A batch of 3 kB would take 90 MB of memory in a relay, and some of them all that it has (R52)."""
     site.create("orders")
@@ -67,8 +60,8 @@ def test_half_that_unpacks_to_too_much_leaves_as_a_stub(site: Site) -> None:
     publish(site, ["behind it"], 0)
     relay = site.relay()
     wait_until(lambda: values(site) == ["behind it"], explain=site.logs)
-    wait_until(lambda: len(manifests(site)) == 1, explain=site.logs)
-    (found,) = manifests(site)
+    wait_until(lambda: len(site.manifests()) == 1, explain=site.logs)
+    (found,) = site.manifests()
     assert (found.reason, found.partition, found.offsets) == (DiscardReason.MALFORMED, 0, ((0, 0),))
     assert "Partition worker restarted" not in relay.output()
     shown = run_command(site, "trace", found.transaction_id, "--since", "1h")
@@ -78,10 +71,8 @@ def test_half_that_unpacks_to_too_much_leaves_as_a_stub(site: Site) -> None:
 @pytest.mark.long
 def test_skip_passes_by_a_newer_half_and_a_newer_op(site: Site) -> None:
     site.create("orders")
-    client = producer(site)
-    client.produce(site.channel.half_topic, b"x", None, 0, headers=NEWER)
-    client.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"3;producer")])
-    assert client.flush(20) == 0
+    site.send_half("2;more")
+    site.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"3;producer")])
     publish(site, ["behind it"], 0)
     port = free_port()
     start_halted(site, port, f"{site.channel.half_topic}/0 offset 0")
@@ -95,7 +86,7 @@ def test_skip_passes_by_a_newer_half_and_a_newer_op(site: Site) -> None:
     site.checker()
     wait_until(lambda: values(site) == ["behind it"], timeout=60, explain=site.logs)
     wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
-    (found,) = manifests(site)
+    (found,) = site.manifests()
     assert (found.reason, found.offsets) == (DiscardReason.MALFORMED, ((0, 0),))
     assert found.detail.startswith("skipped by unauthenticated:")
     assert found.detail.endswith(": a newer library")
@@ -145,6 +136,6 @@ def test_half_that_cannot_be_unpacked_halts_until_it_is_skipped(site: Site) -> N
     done = run_command(site, "skip", "half/0", "--offset", "1", "--reason", "90 MB of zeros")
     assert done.returncode == 0, done.stderr
     wait_until(lambda: values(site) == ["before it", "behind it"], timeout=60, explain=site.logs)
-    (found,) = manifests(site)
+    (found,) = site.manifests()
     assert (found.reason, found.offsets) == (DiscardReason.MALFORMED, ((0, 1),))
     assert found.detail.endswith(": 90 MB of zeros")

@@ -1,8 +1,7 @@
 """Limits of the cluster that the relay must know by itself: sizes of batches, the end of the half partition."""
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka import TopicPartition
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
@@ -18,8 +17,7 @@ from tests.support.message_rows import create, insert_rows, relay_settings
 def test_a_batch_is_never_larger_than_the_topic_takes(site: Site) -> None:
     """Librdkafka batches up to 1 MB: the whole Kafka transaction would fail, again and again."""
     site.create()
-    small = NewTopic(site.topic("small"), num_partitions=3, replication_factor=1, config={"max.message.bytes": "20000"})
-    site.admin.create_topics([small])[small.topic].result(20)
+    site.create_topic("small", 3, {"max.message.bytes": "20000"})
     with site.half_outbox() as outbox, site.connect() as connection, outbox.transaction(connection) as transaction:
         for _ in range(1_000):
             transaction.publish(Message(site.topic("small"), b"x" * 100, b"k"))
@@ -31,9 +29,7 @@ def test_a_checkpoint_beyond_the_end_of_the_half_partition_stops_the_relay(site:
     """As after an unclean election: new records would take the places of lost ones, and pass for settled."""
     half = site.create("orders", partitions=1).half
     metadata = HalfCheckpoint(0, 10, runs_of([0])).encode(half.id, 0)
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
-    consumer.commit(offsets=[TopicPartition(half.name, 0, 0, metadata)], asynchronous=False)
-    consumer.close()
+    site.commit(TopicPartition(half.name, 0, 0, metadata))
     relay = site.relay()
     assert relay.wait() == Exit.UNSAFE
     assert "has lost records" in relay.output()
@@ -63,9 +59,7 @@ def test_bodies_that_were_let_go_are_fetched_again(site: Site) -> None:
 
 
 def _head(site: Site) -> int:
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "isolation.level": "read_committed"})
-    (place,) = consumer.committed([TopicPartition(site.channel.half_topic, 0)], 10)
-    consumer.close()
+    place, _ = site.checkpoints()
     topic_id = (place.metadata or "").split(";")[2]
     return parse_half_checkpoint(place.metadata or "", place.offset, topic_id, place.partition).head
 
@@ -113,8 +107,7 @@ def test_message_that_a_raised_limit_allows_is_delivered(site: Site) -> None:
     """The relay knows the topic since a moment ago, with the limit that it had."""
     site.create(partitions=1)
     create(site)
-    new = NewTopic(site.topic("orders"), 1, 1, config={"max.message.bytes": str(SMALL)})
-    site.admin.create_topics([new])[site.topic("orders")].result(20.0)
+    site.create_topic("orders", 1, {"max.message.bytes": str(SMALL)})
     relay = site.relay(extra=relay_settings(site))
     _publish(site, 10)
     site.wait_visible(2, "orders")

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import product
 
 import pytest
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message, OutboxError
 from stack import Stack
@@ -48,11 +47,7 @@ def site(own: Stack) -> Iterator[Site]:
         made.create("good", "plain", partitions=4)
         create(made)
         nodes = sorted(made.admin.list_topics(timeout=20.0).brokers)
-        both = NewTopic(
-            made.topic("bad"), 2, replica_assignment=[[nodes[0], nodes[LAST]]] * 2, config={"min.insync.replicas": "2"}
-        )
-        for future in made.admin.create_topics([both]).values():
-            future.result(20.0)
+        made.create_topic("bad", 2, {"min.insync.replicas": "2"}, [[nodes[0], nodes[LAST]]] * 2)
         yield made
 
 

@@ -1,19 +1,15 @@
 """An owner whose session in the database gives no answer: it is given up, and whoever looks names it (R79, R81)."""
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import psycopg
 import pytest
 
 from outbox._postgres import source_statements
-from outbox._settings.declared import TableSettings
-from relay.table.owned_table import open_session
-from relay.table.source_table import SourceTable
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
 from tests.support.harness import Site, wait_until
-from tests.support.message_rows import SOURCE, create
+from tests.support.message_rows import create, source_table
 
 
 @pytest.fixture
@@ -28,11 +24,6 @@ async def _started(url: str) -> PostgresProxy:
     return proxy
 
 
-def _table(site: Site, url: str) -> SourceTable:
-    settings = TableSettings(dsn=url, table_prefix=site.name)
-    return SourceTable(SOURCE, settings, open_session(settings))
-
-
 def test_a_session_on_a_dead_line_is_given_up_and_named(
     site: Site, loop: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +31,7 @@ def test_a_session_on_a_dead_line_is_given_up_and_named(
     create(site)
     monkeypatch.setattr(source_statements, "STATEMENT_SECONDS", -4)  # one second is too long
     proxy = loop.run(_started(site.postgres_url))
-    with closing(_table(site, proxy.url)) as owner, closing(_table(site, site.postgres_url)) as other:
+    with source_table(site, proxy.url) as owner, source_table(site) as other:
         assert owner.try_own()
         assert (other.try_own(), other.intruder()) == (False, "")
         owner._connection.silent_seconds = 1.0  # type: ignore[attr-defined]
@@ -50,7 +41,6 @@ def test_a_session_on_a_dead_line_is_given_up_and_named(
             owner.require_session()
         assert not other.try_own()
         wait_until(lambda: f"pid {pid}. End that session" in other.intruder(), 10)
-        with site.connect() as connection:
-            connection.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        site.sql("SELECT pg_terminate_backend(%s, 10000)", pid)
         assert other.try_own()
     loop.run(proxy.stop())

@@ -29,14 +29,12 @@ def copy(site: Site) -> TableNames:
     return names
 
 
-def settings(names: TableNames, site: Site) -> dict[str, str | None]:
+def settings(names: TableNames, site: Site) -> dict[str, str]:
     return relay_settings(site, {"schema": names.schema})
 
 
 def rows(site: Site, names: TableNames) -> int:
-    with site.connect() as connection:
-        row = connection.execute(MessageTable(names).compose("SELECT count(*) FROM {message}")).fetchone()
-    return int(row[0]) if row else 0
+    return int(site.sql(MessageTable(names).compose("SELECT count(*) FROM {message}"))[0][0])
 
 
 def insert(site: Site, *keys: str, schema: str = "public") -> None:
@@ -44,7 +42,7 @@ def insert(site: Site, *keys: str, schema: str = "public") -> None:
         publish(connection, site, "orders", keys)
 
 
-def resume(site: Site, variables: dict[str, str | None], source: str = SOURCE) -> Any:
+def resume(site: Site, variables: dict[str, str], source: str = SOURCE) -> Any:
     words = ("--source", source, "--skip-delivered", "--yes", "--json")
     found, printed = call_command(app, site, *words, environ=variables)
     assert found == Exit.OK, printed
@@ -85,8 +83,7 @@ def test_two_copies_halt_and_delete_nothing_unread(store: Site) -> None:
         b"three",
         b"two",
     ]
-    with store.connect() as connection:
-        connection.execute(MessageTable(names).compose("DELETE FROM {source}"))
+    store.sql(MessageTable(names).compose("DELETE FROM {source}"))
     tables = {"staging": {"dsn": store.postgres_url, "schema": names.schema, "table_prefix": store.name}}
     variables = settings(names, store) | {"OUTBOX_TABLES": json.dumps(tables)}
     assert resume(store, variables, "staging")["outcome"] == "resumed"

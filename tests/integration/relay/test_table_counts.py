@@ -1,22 +1,17 @@
 """What a table source settles is counted: a difference halts it, and nothing comes twice (R71)."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
-from outbox._settings.declared import TableSettings
 from outbox.operator.commands import resume
 from outbox.operator.commands.discarded import app
-from relay.table.owned_table import open_session
-from relay.table.source_table import SourceTable
 from tests.support.commands import call_command, call_for_json
-from tests.support.harness import Service, Site, wait_until
+from tests.support.harness import Service, Site, other_database, wait_until
 from tests.support.message_rows import (
     OFTEN,
     SOURCE,
@@ -25,6 +20,7 @@ from tests.support.message_rows import (
     execute,
     insert,
     relay_settings,
+    source_table,
     wait_empty,
     waiting,
 )
@@ -75,11 +71,13 @@ def wait_halted(site: Site, relay: Service, words: str) -> None:
 def test_a_trigger_that_suppresses_what_is_settled_halts_the_source(
     store: Site, table: str, event: str, words: str
 ) -> None:
-    _halts(store, table, event, words)
-
-
-def test_a_trigger_that_keeps_the_progress_halts_the_source(store: Site) -> None:
-    _halts(store, "source", "UPDATE", "or a trigger or row security keeps it from being changed")
+    relay = served(store)
+    trigger(store, f"BEFORE {event}", getattr(store.tables, table))
+    insert(store, "one", "two")
+    wait_halted(store, relay, words)
+    execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
+    wait_empty(store)
+    assert_exactly(store, "orders")
 
 
 @pytest.mark.parametrize("column", ["batch", "delivered", "ids", "highest"])
@@ -96,8 +94,7 @@ def test_a_trigger_that_keeps_a_column_of_the_progress_halts_the_source(store: S
 
 
 def test_a_halt_is_not_noted_where_a_trigger_would_change_more(store: Site) -> None:
-    settings = TableSettings(dsn=store.postgres_url, table_prefix=store.name)
-    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
+    with source_table(store) as source:
         source.progress()
         source.note_halt("first")
         trigger(store, "BEFORE UPDATE", store.tables.source, "NEW.highest = 7; RETURN NEW")
@@ -122,17 +119,6 @@ def test_a_trigger_that_empties_a_batch_halts_the_source_afterwards(store: Site)
     assert_exactly(store, "orders")
 
 
-def _halts(store: Site, table: str, event: str, words: str) -> None:
-    relay = served(store)
-    name = getattr(store.tables, table)
-    trigger(store, f"BEFORE {event}", name)
-    insert(store, "one", "two")
-    wait_halted(store, relay, words)
-    execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
-    wait_empty(store)
-    assert_exactly(store, "orders")
-
-
 @pytest.mark.parametrize(
     ("table", "event", "words"),
     [
@@ -149,9 +135,7 @@ def test_what_cannot_be_delivered_and_stays_halts_the_source(store: Site, table:
     execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
     wait_empty(store)
     assert_exactly(store, "orders")
-    with store.connect() as connection:
-        counted = connection.execute(f"SELECT count(*) FROM {store.tables.discarded}".encode()).fetchone()
-    assert counted == (1,)
+    assert store.sql(f"SELECT count(*) FROM {store.tables.discarded}") == [(1,)]
 
 
 @pytest.mark.parametrize(
@@ -190,15 +174,12 @@ def test_a_policy_that_appears_brings_nothing_twice(store: Site) -> None:
 
 @pytest.fixture
 def own_database(servers: Servers) -> Iterator[Site]:
-    with Site(servers.bootstrap_servers, servers.postgres_url) as outside:
-        execute(outside, f"CREATE DATABASE {outside.name}")
-        url = make_conninfo(servers.postgres_url, dbname=outside.name)
-        with Site(servers.bootstrap_servers, url) as made:
-            made.create("orders", partitions=1)
-            create(made)
-            made.constants |= OFTEN
-            yield made
-        execute(outside, f"DROP DATABASE {outside.name} WITH (FORCE)")
+    kafka = servers.bootstrap_servers
+    with Site(kafka, servers.postgres_url) as outside, other_database(outside) as url, Site(kafka, url) as made:
+        made.create("orders", partitions=1)
+        create(made)
+        made.constants |= OFTEN
+        yield made
 
 
 def evidence(site: Site) -> int:
@@ -229,9 +210,7 @@ def test_upkeep_that_fails_stops_no_delivery(store: Site) -> None:
     wait_until(lambda: failures(work="purge") > 0, explain=store.logs)
     assert relay.output().count("Upkeep of a table source failed") == 1
     execute(store, f"GRANT DELETE ON {store.tables.delivered} TO {role}")
-    evidence = f"SELECT count(*) FROM {store.tables.delivered}".encode()
-    with store.connect() as connection:
-        wait_until(lambda: connection.execute(evidence).fetchone() == (0,), explain=store.logs)
+    wait_until(lambda: store.sql(f"SELECT FROM {store.tables.delivered}") == [], explain=store.logs)
 
 
 def test_figures_that_cannot_be_read_stop_no_delivery(store: Site) -> None:

@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import psycopg
 
 from outbox import Outbox
-from outbox._settings.declared import TableSettings
 from outbox.protocol.identifiers import message_id, table_transaction_id
 from outbox.transaction import Outcome
-from relay.table.owned_table import open_session
 from relay.table.rows import EPOCH_US, Row
-from relay.table.source_table import SourceTable
 from tests.support.harness import Service, Site, wait_until
-from tests.support.message_rows import execute, insert, relay_settings, wait_empty, waiting
+from tests.support.message_rows import execute, insert, relay_settings, source_table, wait_empty, waiting
 
 
 def relay(site: Site, failpoint: str = "", **table: object) -> Service:
@@ -85,9 +82,7 @@ def test_old_evidence_is_purged_and_its_time_is_kept(store: Site) -> None:
     assert len(evidence(store)) == 1
     relay(store, keep_settled_ms=0)
     wait_until(lambda: evidence(store) == [], explain=store.logs)
-    with store.connect() as connection:
-        row = connection.execute(f"SELECT purged_until < now(), delivered FROM {source}".encode()).fetchone()
-    assert row == (True, 1)
+    assert store.sql(f"SELECT purged_until < now(), delivered FROM {source}") == [(True, 1)]
 
 
 MEGABYTE = 1_000_000
@@ -101,9 +96,7 @@ def _insert(site: Site, columns: Mapping[str, str], source: str = "") -> None:
 
 
 def _windows(site: Site) -> Iterator[Sequence[Row]]:
-    settings = TableSettings(dsn=site.postgres_url, table_prefix=site.name)
-    with open_session(settings) as connection:
-        source = SourceTable("shop", settings, connection)
+    with source_table(site) as source:
         while rows := (window := source.window(1_000, 10 * MEGABYTE, ())).rows:
             yield rows
             source.take(window, len(rows))

@@ -119,30 +119,27 @@ def test_a_missing_topic_holds_only_its_keys(store: Site) -> None:
 
 def test_many_missing_topics_do_not_hold_up_the_others(store: Site) -> None:
     """As an application may have that names a topic for each of its customers."""
-    with store.connect() as connection:
-        statement = (
-            f"INSERT INTO {store.tables.message} (service, topic) SELECT 'g', %s || n"
-            f" FROM generate_series(1, {MISSING_TOPICS}) AS n"
-        )
-        connection.execute(statement.encode(), (store.topic("missing"),))
+    store.sql(
+        f"INSERT INTO {store.tables.message} (service, topic) SELECT 'g', %s || n"
+        f" FROM generate_series(1, {MISSING_TOPICS}) AS n",
+        store.topic("missing"),
+    )
     insert(store, "fine")
     relay(store, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="2000")
     store.wait_visible(1, "orders")
     insert(store, "later")
     store.wait_visible(2, "orders")
     wait_empty(store)
-    with store.connect() as connection:
-        counted = connection.execute(f"SELECT reason, count(*) FROM {store.tables.discarded} GROUP BY 1".encode())
-        assert counted.fetchall() == [("TOPIC_MISSING", MISSING_TOPICS)]
+    counted = store.sql(f"SELECT reason, count(*) FROM {store.tables.discarded} GROUP BY 1")
+    assert counted == [("TOPIC_MISSING", MISSING_TOPICS)]
 
 
 def test_what_cannot_be_delivered_is_discarded_whole(store: Site) -> None:
     with store.connect() as connection, connection.transaction():
         publish(connection, store, "orders", ["fine"])
         publish(connection, store, "nowhere", ["lost"])
-    with store.connect() as connection:
-        statement = f"INSERT INTO {store.tables.message} (service, topic, header_names) VALUES ('g', %s, %s)"
-        connection.execute(statement.encode(), (store.topic("orders"), ["a"]))
+    statement = f"INSERT INTO {store.tables.message} (service, topic, header_names) VALUES ('g', %s, %s)"
+    store.sql(statement, store.topic("orders"), ["a"])
     relay(store, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="500")
     wait_empty(store)
     rows = store.sql(f"SELECT key, reason, detail FROM {store.tables.discarded} ORDER BY id")
@@ -218,6 +215,6 @@ def test_a_table_has_one_name(store: Site) -> None:
     store.wait_visible(1, "orders")
     first.terminate()
     variables = relay_settings(store)
-    variables["OUTBOX_TABLES"] = (variables["OUTBOX_TABLES"] or "").replace(f'"{SOURCE}"', '"other"')
+    variables["OUTBOX_TABLES"] = variables["OUTBOX_TABLES"].replace(f'"{SOURCE}"', '"other"')
     second = store.relay(extra=variables)
     wait_until(lambda: "is delivered as source 'shop', not 'other'" in second.output(), explain=store.logs)

@@ -40,8 +40,7 @@ def site(own: Stack) -> Iterator[Site]:
         wait_until(lambda: len(made.admin.list_topics(timeout=20.0).brokers) > LAST)
         made.create()
         node = sorted(made.admin.list_topics(timeout=20.0).brokers)[LAST]
-        topic = made.topic("orders")
-        made.admin.create_topics([NewTopic(topic, 1, replica_assignment=[[node]])])[topic].result(20.0)
+        made.create_topic("orders", 1, {}, [[node]])
         yield made
 
 

@@ -1,22 +1,18 @@
 """An unforeseen error ends nothing but what it is about (R81)."""
 
 import json
-from contextlib import closing
 from functools import partial
 
 import pytest
 
 from outbox._postgres.message_table import MessageTable
-from outbox._settings.declared import TableSettings
 from outbox.protocol.discard import DiscardReason
 from outbox.settings import TableNames
 from relay.delivery.rules.outgoing import Finding
-from relay.table.owned_table import open_session
 from relay.table.row_transactions import transactions
-from relay.table.source_table import SourceTable
 from tests.integration.relay.test_halts import publish, values
 from tests.support.harness import Site, wait_until
-from tests.support.message_rows import SOURCE, create, insert_message, relay_settings
+from tests.support.message_rows import SOURCE, create, insert_message, relay_settings, source_table
 from tests.support.probes import free_port, get, metric
 
 BAD = "bad"
@@ -32,9 +28,7 @@ def shop(site: Site) -> Site:
 def run(site: Site, statement: str, prefix: str = "") -> list[tuple[object, ...]]:
     """Run a statement; `{message}` and `{discarded}` stand for tables."""
     names = TableNames("public", prefix) if prefix else site.tables
-    with site.connect() as connection:
-        done = connection.execute(statement.format(message=names.message, discarded=names.discarded).encode())
-        return done.fetchall() if done.description else []
+    return site.sql(statement.format(message=names.message, discarded=names.discarded))
 
 
 def insert(site: Site, value: str) -> None:
@@ -52,8 +46,7 @@ def test_a_row_without_topic_or_service_is_no_message_and_fails_no_statement(sho
         run(shop, f"ALTER TABLE {{message}} ALTER {column} DROP NOT NULL")
     for row in ("'orders', NULL, -1", "NULL, 'orders', -1", "'orders', 'orders', NULL"):
         run(shop, f"INSERT INTO {{message}} (service, topic, partition) VALUES ({row})")
-    settings = TableSettings(dsn=shop.postgres_url, table_prefix=shop.name)
-    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
+    with source_table(shop) as source:
         progress, window = source.progress(), source.window(10, 10_000, ())
         found = transactions(window.rows)
         assert [message.error for one in found for message in one.messages] == [

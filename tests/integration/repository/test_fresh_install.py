@@ -54,8 +54,7 @@ def _run(fresh: Path, site: Site, *words: str | Path, **environ: str) -> str:
 def test_wheels_in_a_fresh_environment_run_the_quickstart(fresh: Path, servers: Servers) -> None:
     with Site(servers.bootstrap_servers, servers.postgres_url, name="outbox") as site:
         site.create_named_topics("orders")
-        with site.connect() as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS orders (id integer, what text)")
+        site.sql("CREATE TABLE IF NOT EXISTS orders (id integer, what text)")
         _run(fresh, site, "outbox", "channel", "create", "--partitions", "2", "--replication", "1")
         _run(fresh, site, "outbox", "table", "create")
         url = site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)

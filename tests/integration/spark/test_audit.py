@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy.orm import Session
 
 from outbox import HalfOutbox, Message
@@ -61,16 +59,8 @@ def test_a_window_in_which_all_went_right_is_proven(audited: Audited) -> None:
 @pytest.mark.long
 def test_a_transaction_that_hangs_in_a_real_topic_leaves_it_unproven(audited: Audited) -> None:
     topic = audited.site.topic("orders")
-    patient = {"transactional.id": f"{audited.site.name}-hangs", "transaction.timeout.ms": 600_000}
-    hanging = Producer({**audited.site.kafka(), **patient})
-    hanging.init_transactions()
-    hanging.begin_transaction()
-    hanging.produce(topic, b"v", b"k", partition=0)
-    assert hanging.flush(20) == 0
-    try:
+    with audited.site.open_transaction(topic, 0):
         report = audited.run("hanging", "--topics", topic, code=Exit.UNPROVABLE)
-    finally:
-        hanging.abort_transaction()
     assert "a Kafka transaction stays open in partition 0" in summary_of(report)["incomplete"][topic]
 
 
@@ -130,9 +120,7 @@ def test_what_was_purged_is_not_proven_by_spark_submit(audited: Audited) -> None
 @pytest.mark.long
 def test_records_that_are_gone_leave_their_topic_unproven(audited: Audited) -> None:
     topic = audited.site.topic("stock")
-    cut = [TopicPartition(topic, partition, -1) for partition in range(3)]
-    for future in audited.site.admin.delete_records(cut).values():
-        future.result(20)
+    audited.site.delete_records(topic, *range(3))
     summary = summary_of(audited.run("gone", code=Exit.UNPROVABLE))
     assert set(summary["verdicts"]) & {Verdict.TORN, Verdict.LOST} == set(), "somebody deleted them by hand"
     assert summary["verdicts"][Verdict.UNPROVABLE] > 0
@@ -160,10 +148,7 @@ def test_what_is_on_its_way_is_neither_lost_nor_made_up(site: Site, tmp_path: Pa
 @pytest.mark.long
 def test_a_timestamp_to_come_hides_nothing_on_a_topic_with_the_brokers_time(site: Site, tmp_path: Path) -> None:
     site.create()
-    [made] = site.admin.create_topics(
-        [NewTopic(site.topic("due"), 1, 1, config={"message.timestamp.type": "LogAppendTime"})]
-    ).values()
-    made.result(20)
+    site.create_topic("due", 1, {"message.timestamp.type": "LogAppendTime"})
     site.relay(extra=QUICK)
     audited, due = Audited(site, tmp_path, start=now()), now() + 3_600_000
     with Shop(site) as shop, shop.session() as session:
@@ -203,6 +188,5 @@ def test_an_audit_asks_the_database_of_each_service(site: Site, tmp_path: Path) 
     settings = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_DATABASES": json.dumps(databases)}
     proven = summary_of(audited.run("both", code=Exit.OK, **settings))
     assert proven["verdicts"] == {Verdict.DELIVERED_ONCE: 2}
-    with site.connect() as connection:
-        connection.execute(CallbackTable(bank_tables).compose("DELETE FROM {transaction}"))
+    site.sql(CallbackTable(bank_tables).compose("DELETE FROM {transaction}"))
     assert findings_of(audited.run("without", code=Exit.FINDINGS, **settings)) == {transfer.message_id: Verdict.PHANTOM}

@@ -6,21 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox._service.exit_codes import Exit
 from stack import Stack
 from tests.support.harness import Site, wait_until
 from tests.support.land_job import Land, await_work, finish
 from tests.support.relaying import RelayedTopics
-
-
-def grow(job: Land, partitions: int) -> None:
-    for future in job.site.admin.create_partitions([NewPartitions(job.topic, partitions)]).values():
-        future.result(20)
-    wait_until(
-        lambda: len(job.site.admin.list_topics(job.topic, timeout=10).topics[job.topic].partitions) == partitions
-    )
 
 
 @pytest.mark.long
@@ -60,14 +51,14 @@ def test_partitions_that_are_added_are_landed_from_their_beginning(site: Site, t
     job = Land(site, tmp_path)
     job.produce(30)
     job.run()
-    grow(job, 5)
+    site.grow(job.topic, partitions=5)
     wait_until(lambda: _fill(job, 4))
     job.run()
     assert job.landed() == job.visible()
     process = job.start("--trigger-seconds", "0.2")
     try:
         wait_until(job.jvm_runs)
-        grow(job, 6)
+        site.grow(job.topic, partitions=6)
         wait_until(lambda: _fill(job, 5))
         await_work(process, lambda: job.landed() == job.visible())
         process.terminate()

@@ -47,9 +47,7 @@ class Sunk:
         self.site = site
         self.topic = site.topic("orders")
         self.tables = SinkTables(site.tables)
-        with site.connect() as connection:
-            MessageTable(site.tables).create(connection)
-            self.tables.create(connection)
+        site.create_tables(MessageTable, SinkTables)
 
     def options(self, query: str = "lines", **more: str) -> dict[str, str]:
         place = {"url": self.site.postgres_url, "table_prefix": self.site.name, "channel": self.site.name}
@@ -67,16 +65,13 @@ class Sunk:
         return Staged(made.attempt, made.rows, made.checksum, checkpoint)
 
     def published(self) -> list[str]:
-        return [value.decode() for (value,) in self.run(f"SELECT value FROM {self.site.tables.message} ORDER BY id")]
+        return [
+            value.decode() for (value,) in self.site.sql(f"SELECT value FROM {self.site.tables.message} ORDER BY id")
+        ]
 
     def left(self) -> int:
-        ((count,),) = self.run(f"SELECT count(*) FROM {self.site.tables.staged}")
+        ((count,),) = self.site.sql(f"SELECT count(*) FROM {self.site.tables.staged}")
         return int(count)
-
-    def run(self, text: str) -> list[Any]:
-        with self.site.connect() as connection:
-            cursor = connection.execute(text.encode())
-            return cursor.fetchall() if cursor.description else []
 
     def url_of(self, role: str) -> str:
         place = urlsplit(self.site.postgres_url)
@@ -95,7 +90,7 @@ def test_only_the_attempts_that_spark_counts_are_published_in_the_order_of_the_t
     sunk.sink().publish([first, second, empty], 0, is_stream=False)
     assert sunk.published() == ["a1", "a2", "b1"]
     assert sunk.left() == 2
-    sunk.run(f"UPDATE {sunk.site.tables.staged} SET staged_at = now() - interval '8 days'")
+    sunk.site.sql(f"UPDATE {sunk.site.tables.staged} SET staged_at = now() - interval '8 days'")
     sunk.sink(query="other").publish([sunk.staged("c")], 0, is_stream=False)
     assert sunk.left() == 0
 
@@ -103,7 +98,7 @@ def test_only_the_attempts_that_spark_counts_are_published_in_the_order_of_the_t
 def test_a_batch_of_which_staged_rows_are_gone_fails_and_its_retry_succeeds(sunk: Sunk) -> None:
     """As after a crash that emptied the table."""
     first = [sunk.staged("a1", "a2"), sunk.staged("b1", "b2")]
-    sunk.run(f"DELETE FROM {sunk.site.tables.staged} WHERE value = 'b2'")
+    sunk.site.sql(f"DELETE FROM {sunk.site.tables.staged} WHERE value = 'b2'")
     with pytest.raises(JobFailedError, match="has 4 rows, of which 3 were staged and 3 moved"):
         sunk.sink().publish(first, 0, is_stream=False)
     assert sunk.published() == []
@@ -113,7 +108,7 @@ def test_a_batch_of_which_staged_rows_are_gone_fails_and_its_retry_succeeds(sunk
         sunk.sink().publish([sunk.staged("a1"), None], 0, is_stream=False)
     sunk.sink().publish([sunk.staged("a1", "a2"), sunk.staged("b1", "b2")], 0, is_stream=False)
     assert sunk.published() == ["a1", "a2", "b1", "b2"]
-    sunk.run(f"ALTER TABLE {sunk.site.tables.staged} SET UNLOGGED")
+    sunk.site.sql(f"ALTER TABLE {sunk.site.tables.staged} SET UNLOGGED")
     with pytest.raises(TableError, match="is not logged"):
         sunk.sink(query="other").publish([sunk.staged("c")], 0, is_stream=False)
 
@@ -122,7 +117,7 @@ def test_rows_that_their_task_did_not_count_fail_the_batch(sunk: Sunk) -> None:
     """An executor chooses the attempt of its session: it may name that of another task."""
     honest = sunk.staged("a1", "a2")
     columns = "service, topic, partition, value"
-    sunk.run(
+    sunk.site.sql(
         f"INSERT INTO {sunk.site.tables.staged} (attempt, {columns}) SELECT '{honest.attempt}', {columns}"
         f" FROM {sunk.site.tables.staged} WHERE value = 'a1'"
     )
@@ -151,7 +146,9 @@ def test_rows_with_one_value_of_the_column_are_a_transaction_of_the_batch(sunk: 
         tasks.append(sunk.sink(**given).stage(iter([pa.RecordBatch.from_pylist(rows)])))
     sunk.sink(**given).publish(tasks, 0, is_stream=False)
     assert sunk.published() == ["a", "c", "b", "e", "d"]
-    starts = sunk.run(f"SELECT count(*), min(key) FROM {sunk.site.tables.message} GROUP BY xid, created_at ORDER BY 2")
+    starts = sunk.site.sql(
+        f"SELECT count(*), min(key) FROM {sunk.site.tables.message} GROUP BY xid, created_at ORDER BY 2"
+    )
     assert starts == [(2, b"one"), (2, b"two"), (1, None)]
     with pytest.raises(ConfigurationError, match="and that of the option transaction_column"):
         OutboxSink(sunk.options(transaction_column="order")).writer(SCHEMA, overwrite=False)
@@ -179,7 +176,7 @@ def test_a_batch_that_does_not_follow_is_refused(sunk: Sunk, checkpoint: str, ba
 def test_tasks_may_only_stage_and_the_driver_reads_no_message(sunk: Sunk, tmp_path: Path) -> None:
     executor, driver = f"{sunk.site.name}_executor", f"{sunk.site.name}_driver"
     for role in (executor, driver):
-        sunk.run(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        sunk.site.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
     more = ["--executor-role", executor, "--driver-role", driver]
     code, said = call_command(table_app, sunk.site, "create", *more)
     assert (code, f"{sunk.site.name}_staged" in said) == (Exit.OK, True)
@@ -259,7 +256,7 @@ def test_the_recipe_sends_landed_records_again_once(sunk: Sunk, tmp_path: Path) 
     for _ in range(2):
         exec(code, {"spark": session()})  # noqa: S102 - the document's own code
     columns = "topic, partition, key, value, header_names, header_values, timestamp > 0"
-    found = sunk.run(f"SELECT {columns} FROM {sunk.site.tables.message} ORDER BY id")
+    found = sunk.site.sql(f"SELECT {columns} FROM {sunk.site.tables.message} ORDER BY id")
     assert found == [("orders-again", -1, b"key", value, ["type"], [b"t"], True) for value in (b"1", b"2")]
 
 
@@ -303,11 +300,11 @@ def test_what_is_killed_before_and_after_the_commit_and_in_tasks_is_delivered_on
     command = [sys.executable, "-m", "tests.support.sink_job", str(tmp_path), sunk.topic, site.postgres_url, site.name]
     _run_until_killed(command, "sink.moved")
     assert sunk.left() == LINES
-    assert sunk.run(f"SELECT count(*) FROM {site.tables.sink}") == [(0,)]
+    assert sunk.site.sql(f"SELECT count(*) FROM {site.tables.sink}") == [(0,)]
     _run_until_killed(command, "sink.committed")
-    assert sunk.run(f"SELECT batch, rows FROM {site.tables.sink}") == [(0, LINES)]
+    assert sunk.site.sql(f"SELECT batch, rows FROM {site.tables.sink}") == [(0, LINES)]
     finish(start(command, {FAILPOINT: "sink.staged:2"}), Exit.OK)  # kills each worker at its second task
-    assert sunk.run(f"SELECT batch FROM {site.tables.sink}") == [(2,)]
+    assert sunk.site.sql(f"SELECT batch FROM {site.tables.sink}") == [(2,)]
     seen = [(record.value or b"").decode() for record in site.wait_visible(len(expected), "orders")]
     assert sorted(seen) == sorted(expected)
     assert sunk.left() > LINES  # also of tasks that were killed

@@ -37,9 +37,7 @@ WINDOW = Window(now() - 3_600_000, now() + 3_600_000, 0)
 @pytest.fixture
 def place(site: Site) -> Iterator[tuple[Site, SourceTable]]:
     """A site with the tables of both modes and nothing in Kafka, and the owner of its table source."""
-    with site.connect() as connection:
-        CallbackTable(site.tables).create(connection)
-        MessageTable(site.tables).create(connection)
+    site.create_tables(CallbackTable, MessageTable)
     source = own(settings(site))
     yield site, source
     source.close()
@@ -152,8 +150,7 @@ def test_a_purge_is_known_by_its_time(place: tuple[Site, SourceTable], tmp_path:
 
 
 def test_a_database_without_table_mode_has_no_progress(site: Site) -> None:
-    with site.connect() as connection:
-        CallbackTable(site.tables).create(connection)
+    site.create_tables(CallbackTable)
     assert progress(site) is None
 
 

@@ -123,8 +123,7 @@ def test_a_join_of_two_topics_goes_on_when_one_is_idle(topics: Topics) -> None:
 @pytest.mark.long
 def test_the_job_of_the_document_gathers_what_an_application_publishes(site: Site, tmp_path: Path) -> None:
     site.create("orders", "stock")
-    with site.connect() as connection:
-        MessageTable(site.tables).create(connection)
+    site.create_tables(MessageTable)
     site.relay(extra=relay_settings(site))
     with site.outbox() as outbox, Session(site.engine()) as database:
         for number in range(3):

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import psycopg
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox.protocol.half import ANY_PARTITION, HalfControl, HalfOptions, Truth
@@ -246,8 +246,7 @@ def _silent_database(attacker: Attacker) -> None:
 
 def _deleted_records(attacker: Attacker) -> None:
     topic = attacker.chance.choice([attacker.site.channel.half_topic, attacker.site.channel.op_topic])
-    for future in attacker.site.admin.delete_records([TopicPartition(topic, 0, -1)]).values():
-        future.result(SECONDS)
+    attacker.site.delete_records(topic, 0)
 
 
 def _recreated(attacker: Attacker) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from outbox._kafka.channel import ChannelDescription
-from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
 from outbox.protocol.discard import is_manifest_key, parse_manifest
 from outbox.testing import read_committed
@@ -37,8 +36,7 @@ class HostileChannel:
         self._victim_url = victim_url
         self._relay_url = relay_url
         self._replication = replication
-        with victim.connect() as connection:
-            connection.execute(f"CREATE DATABASE {MARK}".encode())
+        victim.sql(f"CREATE DATABASE {MARK}")
         self.proxy = PostgresProxy(_in_own_database(victim.postgres_url), Armed().take)
         loop.run(self.proxy.start())
         self.site, self.description = self._make()
@@ -48,9 +46,8 @@ class HostileChannel:
         name = f"{MARK}{uuid.uuid4().hex[:8]}"
         site = Site(self.victim.bootstrap_servers, url, name=name, replication=self._replication)
         description = site.create(*TOPICS, partitions=PARTITIONS)
-        with site.connect() as connection:
-            MessageTable(site.tables).create(connection)
-            self.incarnation = CallbackTable(site.tables).incarnation(connection) or ""
+        site.create_tables(MessageTable)
+        self.incarnation = site.incarnation()
         self._write(site)
         return site, description
 
@@ -91,12 +88,10 @@ class HostileChannel:
             if record.key is not None and record.value is not None and is_manifest_key(record.key)
         )
         names = self.site.tables
-        with self.site.connect() as connection:
-            rows = connection.execute(f"SELECT reason, count(*) FROM {names.discarded} GROUP BY 1".encode()).fetchall()
-            fenced = connection.execute(f"SELECT count(*) FROM {names.transaction} WHERE state = 'R'".encode())
-            (count,) = fenced.fetchone() or (0,)
+        rows = self.site.sql(f"SELECT reason, count(*) FROM {names.discarded} GROUP BY 1")
+        ((fenced,),) = self.site.sql(f"SELECT count(*) FROM {names.transaction} WHERE state = 'R'")
         reasons += Counter({f"rows discarded as {reason}": number for reason, number in rows})
-        return reasons + Counter({"transactions fenced by the checker": count})
+        return reasons + Counter({"transactions fenced by the checker": fenced})
 
     def close(self) -> None:
         self.loop.run(self.proxy.stop())

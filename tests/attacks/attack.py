@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from confluent_kafka import KafkaException
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from tests.attacks.teams import Teams
 
 DONE = "done"
+SECONDS = 20.0
 
 
 class By(enum.StrEnum):
@@ -44,3 +46,12 @@ def refusal(tried: Callable[[], object]) -> str:
     except psycopg.Error as error:
         return error.sqlstate or type(error).__name__
     return DONE
+
+
+def answer(futures: Mapping[Any, Future[Any]], check: Callable[[Any], object] = lambda _: None) -> str:
+    """Return the codes with which an admin client's requests are refused; `check` raises the error in an answer."""
+
+    def asked(future: Future[Any]) -> Callable[[], object]:
+        return lambda: check(future.result(SECONDS))
+
+    return ", ".join(sorted({refusal(asked(future)) for future in futures.values()}))

@@ -12,12 +12,11 @@ from outbox.protocol.half import ANY_PARTITION, HalfControl, HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from tests.attacks.attack import DONE
+from tests.attacks.attack import DONE, SECONDS
 from tests.attacks.teams import Teams
 from tests.support.harness import wait_until
 
 Headers = Sequence[tuple[str, str | bytes | None]]
-SECONDS = 20.0
 
 
 def send(
@@ -85,29 +84,28 @@ def deliver(teams: Teams, topic: str, **how: Any) -> str:
 
 
 def outcome(teams: Teams, transaction_id: str) -> str:
+    def look() -> str | None:
+        reason = teams.observer.reason(teams.a.name, transaction_id)
+        return reason or (DONE if is_visible(teams, transaction_id) else None)
+
+    return _wait_for(teams, look)
+
+
+def _wait_for(teams: Teams, look: Callable[[], str | None]) -> str:
+    """Look until something is found; what."""
     found: list[str] = []
 
-    def look() -> bool:
-        if reason := teams.observer.reason(teams.a.name, transaction_id):
-            found.append(reason)
-        elif is_visible(teams, transaction_id):
-            found.append(DONE)
+    def looked() -> bool:
+        found.extend(filter(None, [look()]))
         return bool(found)
 
-    wait_until(look, 60, teams.a.site.logs)
+    wait_until(looked, 60, teams.a.site.logs)
     return found[0]
 
 
 def discard_at(teams: Teams, offset: int) -> str:
     """Wait until the half at an offset of team-a's half topic is discarded; why."""
-    found: list[str] = []
-
-    def look() -> bool:
-        found.extend(filter(None, [teams.observer.reason_at(teams.a.name, offset)]))
-        return bool(found)
-
-    wait_until(look, 60, teams.a.site.logs)
-    return found[0]
+    return _wait_for(teams, lambda: teams.observer.reason_at(teams.a.name, offset))
 
 
 def is_visible(teams: Teams, transaction_id: str) -> bool:
@@ -131,17 +129,13 @@ def deliver_row(teams: Teams, **columns: Any) -> str:
 
 
 def row_outcome(teams: Teams, id_: int) -> str:
-    found: list[str] = []
-
-    def look() -> bool:
+    def look() -> str | None:
         if rows := teams.a.site.sql(f"SELECT reason FROM {teams.a.site.tables.discarded} WHERE id = %s", id_):
-            found.append(rows[0][0])
-        elif any(record.message_id.endswith(f"/{id_}") for record in teams.observer.on(*teams.a.topics)):
-            found.append(DONE)
-        return bool(found)
+            return str(rows[0][0])
+        delivered = any(record.message_id.endswith(f"/{id_}") for record in teams.observer.on(*teams.a.topics))
+        return DONE if delivered else None
 
-    wait_until(look, 60, teams.a.site.logs)
-    return found[0]
+    return _wait_for(teams, look)
 
 
 def rows(teams: Teams, statement: str) -> list[Any]:

@@ -17,8 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     UserScramCredentialUpsertion,
 )
 
-from tests.attacks.attack import DONE, Attack, By, refusal
-from tests.attacks.forging import SECONDS
+from tests.attacks.attack import DONE, SECONDS, Attack, By, answer, refusal
 from tests.attacks.on_topics import HIDDEN
 from tests.attacks.teams import Teams
 
@@ -47,23 +46,16 @@ def _joins(service: str) -> Callable[[Teams], str]:
 
 
 def _commits(service: str, topic: str) -> Callable[[Teams], str]:
-    def run(teams: Teams) -> str:
-        wanted = ConsumerGroupTopicPartitions(service, [TopicPartition(topic, 0, 0)])
-        (future,) = teams.admin.alter_consumer_group_offsets([wanted]).values()
-        return refusal(lambda: _checked(future.result(SECONDS)))
-
-    return run
+    wanted = ConsumerGroupTopicPartitions(service, [TopicPartition(topic, 0, 0)])
+    return lambda teams: answer(teams.admin.alter_consumer_group_offsets([wanted]), _check)
 
 
 def _looks(service: str) -> Callable[[Teams], str]:
-    def run(teams: Teams) -> str:
-        (future,) = teams.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(service)]).values()
-        return refusal(lambda: _checked(future.result(SECONDS)))
-
-    return run
+    wanted = ConsumerGroupTopicPartitions(service)
+    return lambda teams: answer(teams.admin.list_consumer_group_offsets([wanted]), _check)
 
 
-def _checked(found: ConsumerGroupTopicPartitions) -> None:
+def _check(found: ConsumerGroupTopicPartitions) -> None:
     """Raise the error of a partition: the request as a whole may succeed."""
     for place in found.topic_partitions or ():
         if place.error is not None:
@@ -71,11 +63,7 @@ def _checked(found: ConsumerGroupTopicPartitions) -> None:
 
 
 def _deletes(service: str) -> Callable[[Teams], str]:
-    def run(teams: Teams) -> str:
-        (future,) = teams.admin.delete_consumer_groups([service]).values()
-        return refusal(lambda: future.result(SECONDS))
-
-    return run
+    return lambda teams: answer(teams.admin.delete_consumer_groups([service]))
 
 
 def _lists(teams: Teams) -> str:
@@ -97,8 +85,7 @@ def _gives_itself_rights(teams: Teams) -> str:
         ResourceType.TOPIC, "team_b.orders", ResourcePatternType.LITERAL, who, "*", AclOperation.ALL,
         AclPermissionType.ALLOW,
     )  # fmt: skip
-    (future,) = teams.admin.create_acls([rule]).values()
-    return refusal(lambda: future.result(SECONDS))
+    return answer(teams.admin.create_acls([rule]))
 
 
 def _takes_rights_away(teams: Teams) -> str:
@@ -106,15 +93,13 @@ def _takes_rights_away(teams: Teams) -> str:
         ResourceType.TOPIC, "team_b.half", ResourcePatternType.LITERAL, None, None, AclOperation.ANY,  # type: ignore[arg-type]
         AclPermissionType.ANY,
     )  # fmt: skip
-    (future,) = teams.admin.delete_acls([rule]).values()
-    return refusal(lambda: future.result(SECONDS))
+    return answer(teams.admin.delete_acls([rule]))
 
 
 def _changes_password(teams: Teams) -> str:
     credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4_096)
     change = UserScramCredentialUpsertion(teams.b.application, credential, b"mine")
-    (future,) = teams.admin.alter_user_scram_credentials([change]).values()
-    return refusal(lambda: future.result(SECONDS))
+    return answer(teams.admin.alter_user_scram_credentials([change]))
 
 
 def _guesses_password(teams: Teams) -> str:

@@ -15,8 +15,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from tests.attacks.attack import DONE, Attack, By, refusal
-from tests.attacks.forging import SECONDS, new_id, send
+from tests.attacks.attack import DONE, SECONDS, Attack, By, answer, refusal
+from tests.attacks.forging import new_id, send
 from tests.attacks.teams import Teams
 
 FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
@@ -61,62 +61,34 @@ def _forges_verdict(channel: str) -> Callable[[Teams], str]:
 
 
 def _deletes(*topics: str) -> Callable[[Teams], str]:
-    def run(teams: Teams) -> str:
-        futures = teams.admin.delete_topics(list(topics)).values()
-        return _all_the_same(refusal(future.result) for future in futures)
-
-    return run
+    return lambda teams: answer(teams.admin.delete_topics(list(topics)))
 
 
 def _creates(topic: str) -> Callable[[Teams], str]:
-    def run(teams: Teams) -> str:
-        (future,) = teams.admin.create_topics([NewTopic(topic, 1, 1)]).values()
-        return refusal(lambda: future.result(SECONDS))
-
-    return run
+    return lambda teams: answer(teams.admin.create_topics([NewTopic(topic, 1, 1)]))
 
 
 def _grows(topic: str) -> Callable[[Teams], str]:
-    def run(teams: Teams) -> str:
-        (future,) = teams.admin.create_partitions([NewPartitions(topic, 9)]).values()
-        return refusal(lambda: future.result(SECONDS))
-
-    return run
+    return lambda teams: answer(teams.admin.create_partitions([NewPartitions(topic, 9)]))
 
 
 def _alters(topic: str) -> Callable[[Teams], str]:
-    def run(teams: Teams) -> str:
-        entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        (future,) = teams.admin.incremental_alter_configs([resource]).values()
-        return refusal(lambda: future.result(SECONDS))
-
-    return run
+    entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    return lambda teams: answer(teams.admin.incremental_alter_configs([resource]))
 
 
 def _empties(topic: str) -> Callable[[Teams], str]:
-    def run(teams: Teams) -> str:
-        (future,) = teams.admin.delete_records([TopicPartition(topic, 0, -1)]).values()
-        return refusal(lambda: future.result(SECONDS))
-
-    return run
+    return lambda teams: answer(teams.admin.delete_records([TopicPartition(topic, 0, -1)]))
 
 
 def _describes(topic: str) -> Callable[[Teams], str]:
-    def run(teams: Teams) -> str:
-        (future,) = teams.admin.describe_topics(TopicCollection([topic])).values()
-        return refusal(lambda: future.result(SECONDS))
-
-    return run
+    return lambda teams: answer(teams.admin.describe_topics(TopicCollection([topic])))
 
 
 def _lists(teams: Teams) -> str:
     found = teams.admin.list_topics(timeout=SECONDS).topics
     return DONE if any(name.startswith(teams.b.name) for name in found) else HIDDEN
-
-
-def _all_the_same(codes: object) -> str:
-    return ", ".join(sorted(set(codes)))  # type: ignore[call-overload]  # an iterable of texts
 
 
 ON_TOPICS = (

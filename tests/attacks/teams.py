@@ -29,7 +29,6 @@ CARELESS = "careless"
 """A service of team-a whose entry in the allow-list is `*`: only Kafka's rights restrict it."""
 
 PLATFORM_TOPICS = ("_schemas", "connect-configs", "x-changelog")
-SECONDS = 20.0
 
 RELAY = {
     "OUTBOX_TRANSACTION_TIMEOUT_MS": "2000",

@@ -22,12 +22,12 @@ FLOOD = 20_000
 MEGABYTE = 1 << 20
 
 
-def _delivers(topic: str, **how: Any) -> Callable[[Teams], str]:
-    return lambda teams: deliver(teams, topic, **how)
+def _half(what: str, reason: str, topic: str, by: By = By.RELAY, effect: str = "", **how: Any) -> Attack:
+    """Let the relay deliver a half to a topic."""
+    return Attack(what, by, reason, lambda teams: deliver(teams, topic, **how), effect)
 
 
 def _spoiled(name: str, value: bytes) -> Callable[[Teams], str]:
-
     def run(teams: Teams) -> str:
         headers = {**dict(half(teams, teams.a.topics[0]).encode()), name: value}
         return _discarded(teams, list(headers.items()))
@@ -134,26 +134,16 @@ INTERNAL, FORBIDDEN, PLATFORM, REFUSED = "INTERNAL_TOPIC", "FORBIDDEN", "PLATFOR
 TRUST = "a message in the name of another application of its own channel: applications of one channel trust each other"
 
 THROUGH_RELAY = (
-    Attack("let its relay write to a real topic of team-b", By.RELAY, FORBIDDEN, _delivers("team_b.orders")),
-    Attack(
-        "the same, in the name of team-b's service",
-        By.RELAY,
-        FORBIDDEN,
-        _delivers("team_b.orders", service="team_b-shop"),
-    ),
-    Attack(
+    _half("let its relay write to a real topic of team-b", FORBIDDEN, "team_b.orders"),
+    _half("the same, in the name of team-b's service", FORBIDDEN, "team_b.orders", service="team_b-shop"),
+    _half(
         "the same, in the name of a service to which the allow-list gives `*`",
-        By.RELAY,
         REFUSED,
-        _delivers("team_b.orders", service=CARELESS),
+        "team_b.orders",
+        service=CARELESS,
     ),
     *(
-        Attack(
-            f"let its relay write to `{topic}`, in the name of a service with `*`",
-            By.RELAY,
-            reason,
-            _delivers(topic, service=CARELESS),
-        )
+        _half(f"let its relay write to `{topic}`, in the name of a service with `*`", reason, topic, service=CARELESS)
         for topic, reason in {
             **dict.fromkeys(("_schemas", "connect-configs", "x-changelog"), PLATFORM),
             **dict.fromkeys(("__consumer_offsets", "__transaction_state"), INTERNAL),
@@ -161,12 +151,7 @@ THROUGH_RELAY = (
             **dict.fromkeys(("team_b.half", "team_b.verdict"), REFUSED),
         }.items()
     ),
-    Attack(
-        "name a partition that a topic does not have",
-        By.RELAY,
-        "PARTITION_OUT_OF_RANGE",
-        _delivers("team_a.orders", partition=99),
-    ),
+    _half("name a partition that a topic does not have", "PARTITION_OUT_OF_RANGE", "team_a.orders", partition=99),
     Attack(
         "name a partition beyond 32 bits", By.RELAY, "MALFORMED", _spoiled(TARGET_HEADER, b"team_a.orders:99999999999")
     ),
@@ -194,12 +179,13 @@ THROUGH_RELAY = (
         "it stays undecided in team-a's channel",
     ),
     Attack("leave 20,000 halves undecided in its own channel", By.CHECKER, "FENCED", _flood),
-    Attack(
+    _half(
         "write to a topic of its own team in the name of another application",
-        By.NOBODY,
         DONE,
-        _delivers("team_a.orders", service=CARELESS),
+        "team_a.orders",
+        By.NOBODY,
         TRUST,
+        service=CARELESS,
     ),
     Attack(
         "send a half of a newer format",

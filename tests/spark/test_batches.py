@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,16 +16,12 @@ from spark_jobs.landing import batch_writer as batches
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.tables.delta_output import RECORDS, Output, _is_version, maintain
-from tests.support.landing import TOPICS, Landing, span
+from tests.support.landing import TOPICS, Landing, killed_at, span
 from tests.support.spark import Record, records, session
 
 _long = partial(pytest.param, marks=pytest.mark.long)
 
 ALL = [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
-
-
-class KilledError(BaseException):
-    """In place of SIGKILL: nothing catches it."""
 
 
 @pytest.fixture
@@ -49,20 +44,6 @@ def first_batch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def landed(first_batch: Path, tmp_path: Path) -> Landing:
     """An output with a batch that Spark has not committed."""
     return Landing.copied(first_batch, tmp_path)
-
-
-@contextmanager
-def killed_at(point: str) -> Iterator[None]:
-    """The block ends as a process does that is killed at a failpoint."""
-
-    def die(name: str) -> None:
-        if name == point:
-            raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "failpoint", die)
-        with pytest.raises(KilledError):
-            yield
 
 
 def passed(name: str, then: Callable[[], None]) -> Callable[[str], None]:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_jobs.landing import batch_writer as batches
 from spark_jobs.landing import gaps
 from spark_jobs.landing.metrics import write_metrics
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.spans import Gap
 from spark_jobs.tables.query_checkpoint import Checkpoint
-from tests.support.landing import Landing, span
+from tests.support.landing import Landing, killed_at, span
 from tests.support.spark import Record, session
 
 IDS = {"orders": "id-of-orders", "stock": "id-of-stock"}
 LOST = (Gap("orders", 0, 3, 9),)
-
-
-class KilledError(BaseException):
-    """In place of SIGKILL: nothing catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +40,6 @@ def checkpoint_of(landing: Landing) -> Checkpoint:
 
 def accept(landing: Landing) -> None:
     gaps.accept(landing.new_pair(), "land", LOST, IDS)
-
-
-@contextmanager
-def killed_at(point: str) -> Iterator[None]:
-    """The block ends as a process does that is killed at a failpoint."""
-
-    def die(name: str) -> None:
-        if name == point:
-            raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gaps, "failpoint", die)
-        patch.setattr(batches, "failpoint", die)
-        with pytest.raises(KilledError):
-            yield
 
 
 def test_accepted_gap_moves_the_next_batch_behind_it(landing: Landing) -> None:

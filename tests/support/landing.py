@@ -2,12 +2,16 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 from spark_jobs.columns import landed_columns
-from spark_jobs.landing.batch_writer import BatchWriter
+from spark_jobs.landing import batch_writer as batches
+from spark_jobs.landing import gaps
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.tables.delta_output import RECORDS, Output
 from spark_jobs.tables.pairing import Pair
@@ -17,6 +21,25 @@ from tests.support.spark import Record, records, session
 
 TOPICS = {"orders": "id-of-orders"}
 Place = tuple[str, int, int]
+
+
+class KilledError(BaseException):
+    """In place of SIGKILL: nothing catches it."""
+
+
+@contextmanager
+def killed_at(point: str) -> Iterator[None]:
+    """The block ends as a process does that is killed at a failpoint."""
+
+    def die(name: str) -> None:
+        if name == point:
+            raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gaps, "failpoint", die)
+        patch.setattr(batches, "failpoint", die)
+        with pytest.raises(KilledError):
+            yield
 
 
 class Landing:
@@ -39,7 +62,7 @@ class Landing:
     def restart(self) -> None:
         """A new process: a new writer on the same table and checkpoint."""
         self.pair = self.new_pair()
-        self.writer = BatchWriter("land", self.pair, lambda: self.topics)
+        self.writer = batches.BatchWriter("land", self.pair, lambda: self.topics)
         self.writer.prepare()
 
     def new_pair(self) -> Pair:

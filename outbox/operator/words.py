@@ -71,8 +71,8 @@ def _decision(one: UnsettledTransaction, now_ms: int) -> str:
     """Return age, decision, checks, and the row if it was looked up."""
     decision = f"{one.decision.kind.name} by {one.decision.source}, not settled" if one.decision else "undecided"
     checks = f", checks: {one.checks}" if one.checks else ""
-    holder = f", pid {one.seen.holder_pid}" if one.seen.holder_pid else ""
-    row = f", row: {one.seen.row}{holder}" if one.seen.row else ""
+    holder = f", pid {one.holder_pid}" if one.holder_pid else ""
+    row = f", row: {one.row}{holder}" if one.row else ""
     behind = f", {one.behind} behind it" if one.behind else ""
     old = age(max(now_ms - one.first_append_time, 0))
     return f"{old} old, {'disputed' if one.disputed else decision}{checks}{row}{behind}"

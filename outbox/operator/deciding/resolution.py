@@ -1,7 +1,7 @@
 """Decisions of an operator on undecided transactions: their states, the consequences, and what was decided."""
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +10,7 @@ from outbox._failpoints import failpoint
 from outbox._rules.callback_row import decision_entry
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, OutboxError
-from outbox.operator.context import RECORDS, OperatorContext
+from outbox.operator.context import RECORDS, OperatorContext, Question
 from outbox.operator.deciding.discarded_places import send_decisions
 from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
@@ -52,7 +52,6 @@ class Case:
     """One transaction, its state, and what becomes of it."""
 
     found: UnsettledTransaction
-    request: CheckRequest
     seen: DatabaseStatus | None
     standing: SourceState
     ruling: Ruling
@@ -70,7 +69,7 @@ class Case:
             "outcome": "refused" if self.is_refused else "decided" if self.sent else "possible",
             "standing": str(self.standing),
             "why": self.ruling.why,
-            "positions": str(self.request.positions),
+            "positions": str(self.found.positions),
             "incarnation": self.found.incarnation,
             "database": seen.database if seen else None,
             "database_incarnation": seen.incarnation if seen else None,
@@ -195,32 +194,18 @@ class Resolution:
         faults = [f"{left.place} cannot be read ({left.why})" for left in self.unread if left.is_fault]
         raise _absent(self.id or "", self.context.channel.channel.name, faults)
 
-    def _judged(
-        self,
-        found: Sequence[UnsettledTransaction],
-        ask: Callable[[DatabaseView, Sequence[CheckRequest]], dict[str, DatabaseStatus]],
-    ) -> list[Case]:
+    def _judged(self, found: Sequence[UnsettledTransaction], question: Question) -> list[Case]:
         """Return transactions with their states: of their listeners, or in the databases of their services."""
-        requests = {one.id: one.request(self.context.channel.half.id) for one in found}
-        by_database: dict[str | None, list[CheckRequest]] = defaultdict(list)
-        for one in found:
-            if one.truth is not Truth.LISTENER:
-                by_database[self.context.database_of(one.service)].append(requests[one.id])
-        seen: dict[str, DatabaseStatus] = {}
-        for name, some in by_database.items():
-            if name is None:
-                seen |= {one.transaction_id: DatabaseStatus(SourceState.UNMAPPED, "") for one in some}
-            else:
-                seen |= ask(self.context.rows(name), some)
-        return [self._case(one, requests[one.id], seen.get(one.id)) for one in found]
+        seen = self.context.ask(found, question)
+        return [self._case(one, seen.get(one.id)) for one in found]
 
-    def _case(self, found: UnsettledTransaction, request: CheckRequest, seen: DatabaseStatus | None) -> Case:
+    def _case(self, found: UnsettledTransaction, seen: DatabaseStatus | None) -> Case:
         standing = seen.standing if seen else of_listener(found) or SourceState.NO_ROW
-        return Case(found, request, seen, standing, RULINGS[self.kind, standing])
+        return Case(found, seen, standing, RULINGS[self.kind, standing])
 
     def _entry(self, case: Case) -> OpEntry:
         """Return the op entry; a row takes precedence, if there is one."""
-        request, row = case.request, case.seen.row if case.seen else None
+        request, row = case.found.request(self.context.channel.half.id), case.seen.row if case.seen else None
         if row is None:
             place = (request.topic_id, request.partition, request.positions, request.first_offset, request.last_offset)
             return OpEntry(self.kind, request.transaction_id, *place)

@@ -52,16 +52,14 @@ class DatabaseStatus:
     """State of a transaction in a database.
 
     Args:
-        database: Name of the database in the checker's settings; empty for none.
-        created_ms: When the row was made, ms since 1970 by the database's clock; 0 without.
+        database: Name of the database in the checker's settings; None: none is configured.
         holder: Process id of the backend whose local transaction is open; None if there is none.
         placed: Whether the row is the operator's, placed just now.
     """
 
     standing: SourceState
-    database: str
+    database: str | None
     row: Row | None = None
-    created_ms: int = 0
     holder: int | None = None
     incarnation: str | None = None
     placed: bool = False
@@ -75,7 +73,7 @@ class DatabaseView:
     """The callback tables of one database, for one operator's command."""
 
     def __init__(self, name: str, settings: CheckerDatabase, channel: str) -> None:
-        self._name = name
+        self.name = name
         self._settings = settings
         self._table = CallbackTable(settings.table_names())
         self._channel = channel
@@ -174,12 +172,12 @@ class DatabaseView:
 
         def status(request: CheckRequest) -> DatabaseStatus:
             id_, holder = request.transaction_id, holders.get(lock_number(request.transaction_id))
-            seen = DatabaseStatus(SourceState.MISMATCH, self._name, incarnation=today)
+            seen = DatabaseStatus(SourceState.MISMATCH, self.name, incarnation=today)
             if _foreign(request, today, gone):
                 return seen
             if id_ in rows:
-                row, created = rows[id_]
-                return replace(seen, standing=of_row(row, request.topic_id), row=row, created_ms=created)
+                row, _ = rows[id_]
+                return replace(seen, standing=of_row(row, request.topic_id), row=row)
             if holder is not None:
                 return replace(seen, standing=SourceState.OPEN, holder=holder)
             return replace(seen, standing=SourceState.PURGED if id_ in purged else SourceState.NO_ROW)
@@ -209,17 +207,17 @@ class DatabaseView:
             connection = operator_session(self._settings.connection_string(), writes=writes)
         except psycopg.Error as error:
             reason = connection_problem(error, self._settings.connection_string())
-            raise ConfigurationError(f"database {self._name!r} does not answer: {reason}") from error
+            raise ConfigurationError(f"database {self.name!r} does not answer: {reason}") from error
         try:
             with connection:
                 self._table.verify(connection)
                 yield connection
         except TableError as error:
-            raise TableError(f"database {self._name!r}: {error}") from error
+            raise TableError(f"database {self.name!r}: {error}") from error
         except psycopg.Error as error:
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigurationError(
-                f"database {self._name!r}: {type(error).__name__}: {first_line}; run it again to list what is decided"
+                f"database {self.name!r}: {type(error).__name__}: {first_line}; run it again to list what is decided"
             ) from error
 
     @contextmanager

@@ -43,17 +43,6 @@ class RecordedDecision(NamedTuple):
     append_time: int
 
 
-class RowSeen(NamedTuple):
-    """What a look into the database of a transaction showed."""
-
-    database: str | None = None  # its name in the settings; None: no database is configured, or none was looked at
-    row: str | None = None
-    holder_pid: int | None = None  # process id of the backend whose local transaction is open
-
-
-NOT_LOOKED = RowSeen()
-
-
 @dataclass(slots=True)
 class UnsettledTransaction:
     """A transaction that is not settled: undecided, or decided and not delivered yet.
@@ -64,6 +53,9 @@ class UnsettledTransaction:
         checks: How often the answer was UNKNOWN.
         place: Number of unsettled transactions of its service and ordering key up to it; 0: it keeps no order.
         behind: Unsettled transactions of its service and ordering key that come after it, once all are gathered.
+        database: Its name in the settings; None: no database is configured, or none was looked at.
+        row: What a look into the database showed; None: none was looked at.
+        holder_pid: Process id of the backend whose local transaction is open.
     """
 
     id: str
@@ -79,7 +71,9 @@ class UnsettledTransaction:
     checks: int = 0
     place: int = 0
     behind: int = 0
-    seen: RowSeen = NOT_LOOKED
+    database: str | None = None
+    row: str | None = None
+    holder_pid: int | None = None
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it; times are ms since 1970, and None is what is not known."""
@@ -101,7 +95,9 @@ class UnsettledTransaction:
             "disputed": self.disputed,
             "checks": self.checks or None,
             "behind": self.behind,
-            **self.seen._asdict(),
+            "database": self.database,
+            "row": self.row,
+            "holder_pid": self.holder_pid,
         }
 
     @property

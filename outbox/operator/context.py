@@ -16,12 +16,14 @@ from outbox._rules.patterns import best_match
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
 from outbox.errors import ConfigurationError, UsageError
+from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
 from outbox.operator.reading.source_report import refusing
 from outbox.operator.settings import OperatorSettings
-from outbox.operator.state.channel_state import RefusingTopic
+from outbox.operator.state.coverage import Gap
 from outbox.operator.state.rulings import SourceState
-from outbox.operator.state.unsettled_transactions import UnsettledTransaction
+from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
+from outbox.operator.state.waiting_rows import TopicState
 from outbox.operator.words import UNITS
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.errors import ProtocolError
@@ -33,6 +35,9 @@ from outbox.protocol.names import Channel
 Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
 
 RECORDS = 1_000_000
+
+HALVES = 500_000
+"""Halves that are looked at, over all partitions; each takes about 200 bytes of memory."""
 
 ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
 """Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
@@ -57,9 +62,15 @@ class OperatorContext:
         """Return how many relays and checkers serve the channel, by service; None: that cannot be seen."""
         return count_members(self._admin, self.channel.channel)
 
-    def refusing(self, topics: Collection[str]) -> list[RefusingTopic]:
-        """Return which of some real topics take no messages."""
+    def refusing(self, topics: Collection[str]) -> list[TopicState]:
         return refusing(self._admin, topics)
+
+    def gather(
+        self, choice: Choice, keep: int, most: int, passed: Callable[[int], None]
+    ) -> tuple[Gathering, list[Gap]]:
+        """Read what is unsettled, and return it with what was not read; for `most` see `ChannelReader`."""
+        gathering = Gathering(-(-HALVES // self.channel.partitions), choice, keep)
+        return gathering, ChannelReader(self.kafka, self.channel, gathering, most, passed).gather()
 
     def by_hand(self, reason: str) -> str:
         now = utc(time.time_ns() // 1_000_000)

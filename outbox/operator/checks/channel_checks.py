@@ -37,7 +37,7 @@ from outbox._rules.patterns import (
 )
 from outbox._rules.topic_description import TopicDescription
 from outbox._security.encryption import is_encrypted, is_verified, remote_brokers
-from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
 from outbox.operator.reading.channel_reader import ChannelReader, RelayProgress, read_progress
 from outbox.operator.reading.source_report import refusing
@@ -105,13 +105,6 @@ Topics = Mapping[str, TopicDescription]
 
 def describe_channel(kafka: Mapping[str, str], channel: Channel) -> Topics:
     return describe_topics(admin_client(kafka), channel.topics, FIRST_ANSWER_SECONDS)
-
-
-def broker_problem(error: ConfigurationError) -> Finding:
-    """Return the finding that Kafka does not answer, or that it refuses."""
-    if isinstance(error, KafkaUnreachable):
-        return Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA")
-    return Finding("broker", str(error), "correct OUTBOX_KAFKA, or the rights of this client")
 
 
 def examine_contract(

@@ -2,7 +2,6 @@
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -16,7 +15,6 @@ from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks.channel_checks import (
-    broker_problem,
     describe_channel,
     examine_allow_list,
     examine_channel,
@@ -33,6 +31,9 @@ from outbox.operator.checks.database_checks import (
 from outbox.operator.checks.finding import Finding, of_channel, show_findings
 from outbox.operator.checks.source_checks import examine_sources
 from outbox.operator.settings import DoctorSettings, database
+
+_START_KAFKA = "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA"
+_CORRECT_KAFKA = "correct OUTBOX_KAFKA, or the rights of this client"
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -68,8 +69,9 @@ def examine(
         is_silent = False
         topics = describe_channel(kafka, channel)
     except ConfigurationError as error:
-        is_silent |= isinstance(error, KafkaUnreachable)
-        yield broker_problem(error)
+        is_away = isinstance(error, KafkaUnreachable)
+        is_silent |= is_away
+        yield Finding("broker", str(error), _START_KAFKA if is_away else _CORRECT_KAFKA)
     else:
         yield Finding("broker", "", "answers")
         yield from examine_contract(kafka, channel, settings.contract(), topics)
@@ -103,7 +105,7 @@ def _databases(
     if not (tables or databases) or (settings.connection_string() and not is_shared):  # else the file names all
         yield from _database(settings, named)
     for name, one in databases.items():
-        yield from examine_checker_database(name, one, partial(examine_unnamed, named=named))
+        yield from examine_checker_database(name, one, named)
 
 
 def _database(settings: DoctorSettings, named: set[Place]) -> Iterator[Finding]:

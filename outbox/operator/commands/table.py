@@ -15,19 +15,15 @@ from outbox.errors import UsageError
 from outbox.migration import Part, ddl, inbox_ddl, inbox_grants, parts
 from outbox.operator.settings import Given, database
 
-app = typer.Typer(help="Create the tables of a database, or print their SQL.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create the tables of a database, or print their SQL.", no_args_is_help=True, callback=lambda: None
+)
 
 Roles = list[str] | None
 
 
 def _role(what: str) -> Any:
-    """Return an option that names roles."""
     return typer.Option(help=f"{what}; repeatable.")
-
-
-@app.callback()
-def table() -> None:
-    """Create the tables in an application's database."""
 
 
 @app.command()

@@ -245,7 +245,6 @@ class Decision:
         return None, {}
 
     def intention(self) -> str:
-        """Return what would happen."""
         able = self.able
         messages, rows = sum(entry.messages for entry in able), sum(entry.source is not None for entry in able)
         late, back = (_LATE if rows < len(able) else "", _ROWS_BACK.format(rows) if rows else "")

@@ -107,7 +107,8 @@ class DatabaseView:
             failpoint("resolve.placed")
             seen = self._look(connection, today, requests, alive, gone)
             if any(one.standing is SourceState.COMMITTED for one in seen.values()):
-                self._write(connection)
+                with self._durable(connection):  # whichever process placed its row (R9)
+                    connection.execute(self._table.compose(_WRITE))
             return {id_: replace(one, placed=id_ in placed) for id_, one in seen.items()}
 
     def _place(
@@ -143,7 +144,10 @@ class DatabaseView:
 
     def _purged(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], alive: Alive) -> set[str]:
         """Return of which transactions the row may have been purged."""
-        watermarks = self._watermarks(connection, requests) if requests else {}
+        if not requests:
+            return set()
+        keys = sorted({_watermark_key(request) for request in requests})
+        watermarks = dict(connection.execute(self._table.compose(_WATERMARKS), (keys,)).fetchall())
         below = {request.transaction_id for request in requests if _is_purged(request, watermarks)}
         return below.difference(alive(below)) if below else below
 
@@ -151,11 +155,6 @@ class DatabaseView:
         """Return whose local transaction is not open, and cannot become so before this transaction ends."""
         ids = sorted(request.transaction_id for request in requests)
         return {id_ for (id_,) in connection.execute(_TRY_LOCKS, (ids, list(map(lock_number, ids)))).fetchall()}
-
-    def _write(self, connection: psycopg.Connection[Any]) -> None:
-        """Make a COMMIT durable before it is reported, whichever process placed its row (R9)."""
-        with self._durable(connection):
-            connection.execute(self._table.compose(_WRITE))
 
     def _look(
         self,
@@ -188,11 +187,6 @@ class DatabaseView:
         """Return the rows of transactions, with their creation times, ms since 1970."""
         with self._connect(writes=False) as connection:
             return self._read(connection, ids)
-
-    def _watermarks(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> dict[str, int]:
-        """Return the purge watermarks of some transactions' half partitions, by key."""
-        keys = sorted({_watermark_key(request) for request in requests})
-        return dict(connection.execute(self._table.compose(_WATERMARKS), (keys,)).fetchall())
 
     def _read(self, connection: psycopg.Connection[Any], ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
         rows = connection.execute(self._table.compose(_READ), (list(ids),)).fetchall()

@@ -78,6 +78,14 @@ def print_json_rows(
     sys.stdout.write(("" if separator == "\n" else "\n  ") + "],\n" + _to_text(tail()).removeprefix("{\n") + "\n")
 
 
+def show(content: Any, entries: Iterable[Entry], *, as_json: bool) -> None:
+    """Print a document for programs, or the entries that show the same to people."""
+    if as_json:
+        print_json(content)
+    else:
+        print_entries(entries)
+
+
 def _to_text(content: Mapping[str, Any], indent: int | None = 2) -> str:
     """Return a document as JSON, in ASCII if it has characters that a terminal acts on."""
     text = json.dumps(content, ensure_ascii=False, indent=indent)

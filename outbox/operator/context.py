@@ -3,7 +3,7 @@
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -16,12 +16,16 @@ from outbox._rules.patterns import best_match
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
 from outbox.errors import ConfigurationError, UsageError
-from outbox.operator.reading.database_view import DatabaseView
+from outbox.operator.reading.channel_reader import ChannelReader
+from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
 from outbox.operator.reading.source_report import refusing
 from outbox.operator.settings import OperatorSettings
-from outbox.operator.state.channel_state import RefusingTopic
-from outbox.operator.state.unsettled_transactions import RowSeen, UnsettledTransaction
+from outbox.operator.state.coverage import Gap
+from outbox.operator.state.rulings import SourceState
+from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
+from outbox.operator.state.waiting_rows import TopicState
 from outbox.operator.words import UNITS
+from outbox.protocol.check import CheckRequest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
 from outbox.protocol.half import Truth
@@ -32,8 +36,15 @@ Records = Annotated[int, typer.Option(min=1, help="Records that are read of a to
 
 RECORDS = 1_000_000
 
+HALVES = 500_000
+"""Halves that are looked at, over all partitions; each takes about 200 bytes of memory."""
+
 ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
 """Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
+
+
+Question = Callable[[DatabaseView, Sequence[CheckRequest]], dict[str, DatabaseStatus]]
+"""Asks a database for transactions, and returns their states by their ids."""
 
 
 class OperatorContext:
@@ -51,9 +62,15 @@ class OperatorContext:
         """Return how many relays and checkers serve the channel, by service; None: that cannot be seen."""
         return count_members(self._admin, self.channel.channel)
 
-    def refusing(self, topics: Collection[str]) -> list[RefusingTopic]:
-        """Return which of some real topics take no messages."""
+    def refusing(self, topics: Collection[str]) -> list[TopicState]:
         return refusing(self._admin, topics)
+
+    def gather(
+        self, choice: Choice, keep: int, most: int, passed: Callable[[int], None]
+    ) -> tuple[Gathering, list[Gap]]:
+        """Read what is unsettled, and return it with what was not read; for `most` see `ChannelReader`."""
+        gathering = Gathering(-(-HALVES // self.channel.partitions), choice, keep)
+        return gathering, ChannelReader(self.kafka, self.channel, gathering, most, passed).gather()
 
     def by_hand(self, reason: str) -> str:
         now = utc(time.time_ns() // 1_000_000)
@@ -63,29 +80,38 @@ class OperatorContext:
         """Return the name of the database of a service; None: it is unmapped."""
         return best_match(service, {name: one.services for name, one in self.databases.items()})
 
-    def rows(self, database: str) -> DatabaseView:
-        """Return the callback tables of a database, by its name in the settings."""
-        return DatabaseView(database, self.databases[database], self.channel.channel.name)
+    def ask(self, transactions: Iterable[UnsettledTransaction], question: Question) -> dict[str, DatabaseStatus]:
+        """Return the states of transactions in the databases of their services; those of listeners have none there."""
+        by_name: dict[str | None, list[CheckRequest]] = defaultdict(list)
+        for one in transactions:
+            if one.truth is Truth.ROW:
+                by_name[self.database_of(one.service)].append(one.request(self.channel.half.id))
+        seen: dict[str, DatabaseStatus] = {}
+        for name, requests in by_name.items():
+            if name is None:
+                seen |= {one.transaction_id: DatabaseStatus(SourceState.UNMAPPED, None) for one in requests}
+            else:
+                view = DatabaseView(name, self.databases[name], self.channel.channel.name)
+                seen |= question(view, requests)
+        return seen
 
     def look(self, transactions: Sequence[UnsettledTransaction]) -> None:
         """Note the databases' views of transactions; a database that does not answer is noted with its transactions."""
-        by_name: dict[str | None, list[UnsettledTransaction]] = defaultdict(list)
-        for one in transactions:
-            if one.truth is Truth.ROW:
-                by_name[self.database_of(one.service)].append(one)
-        for name, ours in by_name.items():
-            found: dict[str, RowSeen] = {}
-            if name is None:
-                unknown = RowSeen(None, "unmapped")
-            else:
-                try:
-                    requests = [one.request(self.channel.half.id) for one in ours]
-                    seen = self.rows(name).look(requests, {one.id for one in ours if one.parked}.intersection)
-                    found = {id_: RowSeen(name, str(what.standing), what.holder) for id_, what in seen.items()}
-                except ConfigurationError as error:
-                    unknown = RowSeen(name, f"unknown: {error}")
-            for one in ours:
-                one.seen = found[one.id] if found else unknown
+        by_id = {one.id: one for one in transactions}
+        parked = {one.id for one in transactions if one.parked}
+
+        def look(view: DatabaseView, requests: Sequence[CheckRequest]) -> dict[str, DatabaseStatus]:
+            try:
+                return view.look(requests, parked.intersection)
+            except ConfigurationError as error:
+                for one in requests:
+                    found = by_id[one.transaction_id]
+                    found.database, found.row = view.name, f"unknown: {error}"
+                return {}
+
+        for id_, status in self.ask(transactions, look).items():
+            found = by_id[id_]
+            found.database, found.row, found.holder_pid = status.database, str(status.standing), status.holder
 
 
 def missing_services(channel: Channel, members: Mapping[str, int | None], *, halves: bool) -> list[str]:

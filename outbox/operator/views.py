@@ -10,21 +10,16 @@ from outbox._rules.callback_row import Row
 from outbox._settings.declared import NO_TABLES
 from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
 from outbox.operator.context import RECORDS, OperatorContext
-from outbox.operator.reading.channel_reader import ChannelReader
+from outbox.operator.reading.delivered_search import SKEW_MS
 from outbox.operator.reading.key_search import KeySearch
-from outbox.operator.reading.search import SKEW_MS, TopicSearch, search_databases, search_tables
+from outbox.operator.reading.search import TopicSearch, search_databases, search_tables
 from outbox.operator.reading.source_report import report_tables
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.channel_state import ChannelState
 from outbox.operator.state.coverage import Gap
 from outbox.operator.state.story import Findings, Story, born_ms
-from outbox.operator.state.unsettled_transactions import Choice, Gathering
-
-LIMIT = 100
-"""Transactions, and sums of them, that are listed for people."""
-
-HALVES = 500_000
-"""Halves that are looked at, over all partitions; each takes about 200 bytes of memory."""
+from outbox.operator.state.unsettled_transactions import Choice
+from outbox.operator.words import MOST_LISTED
 
 _OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"
 
@@ -36,7 +31,7 @@ def overview(
     settings: OperatorSettings,
     service: str | None = None,
     youngest_ms: int = 0,
-    limit: int = LIMIT,
+    limit: int = MOST_LISTED,
     *,
     look: bool = False,
     tables: bool = True,
@@ -61,8 +56,7 @@ def overview(
         state.members = NOT_SEEN
         state.not_read = [Gap(f"channel {settings.channel}", str(error))]
         return state, error
-    gathering = Gathering(-(-HALVES // desk.channel.partitions), Choice(None, service, now - youngest_ms), limit)
-    state.not_read = ChannelReader(desk.kafka, desk.channel, gathering, most, passed).gather()
+    gathering, state.not_read = desk.gather(Choice(None, service, now - youngest_ms), limit, most, passed)
     state.members, state.tables = desk.members(), report_tables(settings) if tables else []
     state.take(gathering, limit)
     state.refusing = desk.refusing(gathering.targets)
@@ -118,26 +112,27 @@ def story(
         most: Records that are read of a topic at most.
     """
     found = Findings(*id_)
-    told = Story(settings.channel, found, _start(found.transaction_id) if start_ms is None else start_ms, NOT_SEEN)
+    since = _start(found.transaction_id) if start_ms is None else start_ms
+    history = Story(settings.channel, found, since, NOT_SEEN)
     desk, silence = None, None
     try:
         desk = OperatorContext(settings)
-        told.members = desk.members()
+        history.members = desk.members()
     except KafkaUnreachable as error:
         found.miss("Kafka", str(error))
         silence = error
     own = _search_databases(settings, found, is_silent=desk is None)
     if desk is not None:
-        search = TopicSearch(desk.kafka, desk.channel, found, told.since_ms, most, passed)
+        search = TopicSearch(desk.kafka, desk.channel, found, history.since_ms, most, passed)
         if found.is_of_rows:
             search.real_topics(topics)
         else:
             search.topics(own, topics)
     if not settings.tables and not found.events:
         found.miss("rows of table mode", NO_TABLES)
-    if desk is not None and told.needs_services:
-        told.refusing = desk.refusing(found.topics)
-    return told, silence
+    if desk is not None and history.needs_services:
+        history.refusing = desk.refusing(found.topics)
+    return history, silence
 
 
 def _search_databases(settings: OperatorSettings, found: Findings, *, is_silent: bool) -> Sequence[Row]:

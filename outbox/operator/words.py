@@ -1,16 +1,16 @@
 """What a channel holds, as text: the same entries on a terminal and on the console's pages."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from outbox._service.output import Entry, utc
-from outbox.operator.state.channel_state import ChannelState, Condition, RefusingTopic, SourceState
+from outbox.operator.state.channel_state import ChannelState, Condition, SourceState
 from outbox.operator.state.coverage import FoundMessage
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.operator.state.story import Story
 from outbox.operator.state.unsettled_transactions import UnsettledTransaction
-from outbox.operator.state.waiting_rows import FIXES, Waits
+from outbox.operator.state.waiting_rows import FIXES, TopicState, Waits
 from outbox.protocol.op import OpKind
 
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -55,7 +55,7 @@ def halves(state: ChannelState) -> Iterator[Entry]:
         yield Entry(f"not read: {left.place} ({left.why})")
 
 
-def refusing(topics: Iterable[RefusingTopic]) -> Iterator[Entry]:
+def refusing(topics: Iterable[TopicState]) -> Iterator[Entry]:
     """Yield what transactions wait for, once they are committed."""
     for one in topics:
         yield Entry(f"messages for {one.topic} wait: {one.reason}: {one.detail}", (FIXES[one.reason],))
@@ -71,15 +71,14 @@ def _decision(one: UnsettledTransaction, now_ms: int) -> str:
     """Return age, decision, checks, and the row if it was looked up."""
     decision = f"{one.decision.kind.name} by {one.decision.source}, not settled" if one.decision else "undecided"
     checks = f", checks: {one.checks}" if one.checks else ""
-    holder = f", pid {one.seen.holder_pid}" if one.seen.holder_pid else ""
-    row = f", row: {one.seen.row}{holder}" if one.seen.row else ""
+    holder = f", pid {one.holder_pid}" if one.holder_pid else ""
+    row = f", row: {one.row}{holder}" if one.row else ""
     behind = f", {one.behind} behind it" if one.behind else ""
     old = age(max(now_ms - one.first_append_time, 0))
     return f"{old} old, {'disputed' if one.disputed else decision}{checks}{row}{behind}"
 
 
 def sources(state: ChannelState) -> Iterator[Entry]:
-    """Yield an entry for each table source."""
     for one in state.tables:
         where = f" from {one.owner_address}" if one.owner_address else ""
         by = f" by database session {one.owner_pid}{where}" if one.owner_pid else ""
@@ -117,24 +116,23 @@ def _progress(one: SourceState) -> str:
     return f"{batch}; {one.in_delivery} rows in delivery" if one.in_delivery else batch
 
 
-def story(told: Story) -> Iterator[Entry]:
+def story(history: Story) -> Iterator[Entry]:
     """Yield the events of a transaction in the order of time, what follows from them, and what was searched."""
-    found = told.found
+    found = history.found
     message = "" if found.position is None else f", message {found.position}"
-    yield Entry(f"channel {told.channel}: transaction {found.transaction_id}{message}")
+    yield Entry(f"channel {history.channel}: transaction {found.transaction_id}{message}")
     for event in found.timeline():
         where = event.place if event.offset is None else f"{event.place}/{event.partition} at {event.offset}"
         of = "" if event.position is None else f"message {event.position}, "
         when = "at a time that is not known" if event.time_ms is None else utc(event.time_ms, "milliseconds")
         yield Entry(f"{when}  {event.what}", (f"{of}{where}", event.detail))
-    yield Entry(f"{told.conclusion.state}: {told.conclusion.sentence}")
-    if told.needs_services:
-        yield from refusing(told.refusing)
-    yield from map(Entry, found.lines(utc(told.since_ms)))
+    yield Entry(f"{history.conclusion.state}: {history.conclusion.sentence}")
+    if history.needs_services:
+        yield from refusing(history.refusing)
+    yield from map(Entry, found.lines(utc(history.since_ms)))
 
 
 def messages(key: str, found: Sequence[FoundMessage]) -> Iterator[Entry]:
-    """Yield where the messages of a key are."""
     yield Entry(f"{counted(len(found), 'message')} with key {key}")
     for one in found:
         of = f", service {one.service}" if one.service else ""
@@ -161,7 +159,7 @@ def discarded(entry: DiscardedTransaction, kind: OpKind | None = None) -> Entry:
 
 
 MOST_LISTED = 100
-"""Dead letters that are shown one by one; more, of which a decision is made, are sums by service and reason."""
+"""Transactions that are listed for people; of more dead letters, on which a decision is made, there are sums."""
 
 
 def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKind | None = None) -> Iterator[Entry]:
@@ -181,13 +179,20 @@ def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKi
         yield discarded(entry, kind)
 
 
+def fields(document: Mapping[str, Any]) -> Entry:
+    """Return what JSON has of something as text: a line for each value that is known."""
+    lines = []
+    for name, value in document.items():
+        known = value if isinstance(value, (list, tuple)) else [value]
+        label = name.removesuffix("_ms").replace("_", " ")
+        lines += [f"{label}: {utc(one) if name.endswith('_ms') else one}" for one in known if one is not None]
+    return Entry(lines[0], lines[1:])
+
+
 def decisions(document: dict[str, Any]) -> Iterator[Entry]:
     """Yield what is decided on one transaction, or on many: the same as in JSON."""
     if "transaction" in document:
-        known = {name: value for name, value in document.items() if value is not None}
-        known |= {name: utc(value) for name, value in known.items() if name.endswith("_ms")}
-        head, *fields = (f"{name.removesuffix('_ms').replace('_', ' ')}: {value}" for name, value in known.items())
-        yield Entry(head, fields, document["transaction"])
+        yield fields(document)._replace(id=document["transaction"])
         return
     counts = f"{document['found']} undecided, {document['possible']} can be rolled back, {document['decided']} were"
     yield Entry(f"channel {document['channel']}, service {document['service']}: {counts}")

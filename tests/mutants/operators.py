@@ -48,7 +48,7 @@ def r32_row_before_the_op_marker(
     return {
         one.transaction_id: DatabaseStatus(
             standing,
-            self._name,
+            self.name,
             Row(committed, one.topic_id, one.partition, one.first_offset, one.last_offset, one.positions),
         )
         for one in requests

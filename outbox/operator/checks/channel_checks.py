@@ -13,7 +13,7 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.channel import verify_channel
+from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.groups import RELAY, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
@@ -37,9 +37,9 @@ from outbox._rules.patterns import (
 )
 from outbox._rules.topic_description import TopicDescription
 from outbox._security.encryption import is_encrypted, is_verified, remote_brokers
-from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
-from outbox.operator.reading.channel_reader import ChannelReader, read_progress
+from outbox.operator.reading.channel_reader import ChannelReader, RelayProgress, read_progress
 from outbox.operator.reading.source_report import refusing
 from outbox.operator.state.unsettled_transactions import Choice, Gathering
 from outbox.operator.state.waiting_rows import FIXES
@@ -107,13 +107,6 @@ def describe_channel(kafka: Mapping[str, str], channel: Channel) -> Topics:
     return describe_topics(admin_client(kafka), channel.topics, FIRST_ANSWER_SECONDS)
 
 
-def broker_problem(error: ConfigurationError) -> Finding:
-    """Return the finding that Kafka does not answer, or that it refuses."""
-    if isinstance(error, KafkaUnreachable):
-        return Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA")
-    return Finding("broker", str(error), "correct OUTBOX_KAFKA, or the rights of this client")
-
-
 def examine_contract(
     kafka: Mapping[str, str], channel: Channel, contract: Contract, topics: Topics
 ) -> Iterator[Finding]:
@@ -154,12 +147,21 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
         yield _broken(problem)
 
 
-def examine_checkpoints(kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
-    """Yield whether each half partition has checkpoints that can be trusted, and the records that they name (R38)."""
+def examine_channel(kafka: Mapping[str, str], channel: Channel, *, services: bool) -> Iterator[Finding]:
+    """Yield what is wrong with the checkpoints, and with `services` whether relays and checkers run."""
     admin = admin_client(kafka)
     description = verify_channel(admin, channel)
     progress, unread = read_progress(kafka, description)
     yield from (Finding("checkpoints", str(gap), _WAY_ON) for gap in unread)
+    yield from _checkpoints(admin, description, progress)
+    if services:
+        yield from _services(kafka, admin, description, progress)
+
+
+def _checkpoints(
+    admin: AdminClient, description: ChannelDescription, progress: Mapping[int, RelayProgress]
+) -> Iterator[Finding]:
+    """Yield whether each half partition has the records that its checkpoints name (R38)."""
     topics = (description.half.name, description.op.name, description.verdict.name)
     numbers = dict.fromkeys(topics, description.partitions)
     starts, ends = start_offsets(admin, numbers), end_offsets(admin, numbers)
@@ -174,7 +176,7 @@ def examine_checkpoints(kafka: Mapping[str, str], channel: Channel) -> Iterator[
                     f"needs offsets {first} to {last}, and there are {starts[topic][number]} to {ends[topic][number]}"
                 )
                 problem = f"the checkpoint of {topic}/{number} is outside the topic: it {there}"
-                found.append(Finding(what, problem, _WAY_ON_HALF if topic == channel.half_topic else _WAY_ON_OP))
+                found.append(Finding(what, problem, _WAY_ON_HALF if topic == description.half.name else _WAY_ON_OP))
         unsettled = sum(map(len, half.unsettled))
         waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"
         positions = f"op offset {op.offset}, verdict offset {verdict.offset}"
@@ -182,11 +184,14 @@ def examine_checkpoints(kafka: Mapping[str, str], channel: Channel) -> Iterator[
         yield from found or [Finding(what, "", fine)]
 
 
-def examine_services(kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
+def _services(
+    kafka: Mapping[str, str],
+    admin: AdminClient,
+    description: ChannelDescription,
+    progress: Mapping[int, RelayProgress],
+) -> Iterator[Finding]:
     """Yield whether relays and checkers run, and which real topics keep what waits."""
-    admin = admin_client(kafka)
-    description = verify_channel(admin, channel)
-    progress, _ = read_progress(kafka, description)
+    channel = description.channel
     ends = end_offsets(admin, {channel.half_topic: description.partitions}).get(channel.half_topic, ())
     waits = any(end > progress[number].half.offset for number, end in enumerate(ends) if number in progress)
     yield from _members(channel, count_members(admin, channel), waits=waits)

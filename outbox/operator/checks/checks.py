@@ -2,9 +2,8 @@
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from outbox._kafka.topic_contract import channel_problems
 from outbox._postgres.callback_table import CallbackTable
@@ -16,14 +15,11 @@ from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks.channel_checks import (
-    Topics,
-    broker_problem,
     describe_channel,
     examine_allow_list,
-    examine_checkpoints,
+    examine_channel,
     examine_contract,
     examine_encryption,
-    examine_services,
 )
 from outbox.operator.checks.database_checks import (
     Place,
@@ -36,6 +32,9 @@ from outbox.operator.checks.finding import Finding, of_channel, show_findings
 from outbox.operator.checks.source_checks import examine_sources
 from outbox.operator.settings import DoctorSettings, database
 
+_START_KAFKA = "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA"
+_CORRECT_KAFKA = "correct OUTBOX_KAFKA, or the rights of this client"
+
 S = TypeVar("S", bound=ServiceSettings)
 
 
@@ -47,83 +46,71 @@ class Examiner(enum.Enum):
     CHECKER = "outbox checker --check"
 
 
-@dataclass
-class Subject:
-    """One channel, as its settings describe it.
+def examine(
+    examiner: Examiner,
+    settings: Any,
+    tables: Mapping[str, TableSettings] = MappingProxyType({}),
+    databases: Mapping[str, CheckerDatabase] = MappingProxyType({}),
+    *,
+    is_shared: bool = False,
+) -> Iterator[Finding]:
+    """Yield what is found of a channel, as its settings describe it.
 
     Args:
         is_shared: Whether other channels have the same `postgres_url`, so that this database belongs to none of them.
-        topics: Its topics; None until they can be read, or where the protocol cannot work with them.
-        kafka: librdkafka properties; empty until they are found to be valid.
     """
-
-    examiner: Examiner
-    settings: Any
-    tables: Mapping[str, TableSettings] = field(default_factory=dict)
-    databases: Mapping[str, CheckerDatabase] = field(default_factory=dict)
-    is_shared: bool = False
-    topics: Topics | None = None
-    kafka: Mapping[str, Any] = field(default_factory=dict)
-    is_silent: bool = True
-
-
-class Check(NamedTuple):
-    """What is looked at, by whom."""
-
-    examine: Callable[[Subject], Iterable[Finding]]
-    examiners: frozenset[Examiner]
-
-
-def _settings(subject: Subject) -> Iterator[Finding]:
-    yield Finding("settings", "", f"are valid, profile {subject.settings.profile}")
-
-
-def _kafka(subject: Subject) -> Iterator[Finding]:
-    settings, channel = subject.settings, subject.settings.channel_names()
+    is_doctor, is_checker, channel = examiner is Examiner.DOCTOR, examiner is Examiner.CHECKER, settings.channel_names()
+    if not is_doctor:
+        yield Finding("settings", "", f"are valid, profile {settings.profile}")
+    kafka: Mapping[str, Any] = {}
+    topics, is_silent = None, True
     try:
-        subject.kafka = settings.client_properties() if subject.examiner is Examiner.DOCTOR else settings.connection()
-        subject.is_silent = False
-        topics = describe_channel(subject.kafka, channel)
+        kafka = settings.client_properties() if is_doctor else settings.connection()
+        is_silent = False
+        topics = describe_channel(kafka, channel)
     except ConfigurationError as error:
-        subject.is_silent |= isinstance(error, KafkaUnreachable)
-        yield broker_problem(error)
-        return
-    yield Finding("broker", "", "answers")
-    yield from examine_contract(subject.kafka, channel, settings.contract(), topics)
-    if not channel_problems(channel, topics):
-        subject.topics = topics
+        is_away = isinstance(error, KafkaUnreachable)
+        is_silent |= is_away
+        yield Finding("broker", str(error), _START_KAFKA if is_away else _CORRECT_KAFKA)
+    else:
+        yield Finding("broker", "", "answers")
+        yield from examine_contract(kafka, channel, settings.contract(), topics)
+    if not is_checker:
+        for found in examine_allow_list(settings.profile, settings.allowed_topics):
+            if is_doctor or not found.fine:
+                yield found
+    urls = {"Postgres": settings.connection_string} if is_doctor else {}
+    urls |= {f"table source {name}": table.connection_string for name, table in tables.items()}
+    urls |= {f"database {name}": one.connection_string for name, one in databases.items()}
+    yield from examine_encryption({"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}, urls)
+    if not is_checker and topics is not None and not channel_problems(channel, topics):
+        yield from examine_channel(kafka, channel, services=is_doctor)
+    if is_doctor:
+        yield from _databases(settings, tables, databases, is_shared=is_shared)
+    if not is_checker:
+        yield from examine_sources(tables, kafka, channel, is_silent=is_silent)
 
 
-def _allow_list(subject: Subject) -> Iterator[Finding]:
-    for found in examine_allow_list(subject.settings.profile, subject.settings.allowed_topics):
-        if subject.examiner is Examiner.DOCTOR or not found.fine:
-            yield found
+def _databases(
+    settings: DoctorSettings,
+    tables: Mapping[str, TableSettings],
+    databases: Mapping[str, CheckerDatabase],
+    *,
+    is_shared: bool,
+) -> Iterator[Finding]:
+    try:
+        named = named_places(tables)
+    except ConfigurationError:  # the connection string of one cannot be read
+        named = set()
+    if not (tables or databases) or (settings.connection_string() and not is_shared):  # else the file names all
+        yield from _database(settings, named)
+    for name, one in databases.items():
+        yield from examine_checker_database(name, one, named)
 
 
-def _encryption(subject: Subject) -> Iterator[Finding]:
-    settings = subject.settings
-    databases = {"Postgres": settings.connection_string} if subject.examiner is Examiner.DOCTOR else {}
-    databases |= {f"table source {name}": table.connection_string for name, table in subject.tables.items()}
-    databases |= {f"database {name}": one.connection_string for name, one in subject.databases.items()}
-    yield from examine_encryption({"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}, databases)
-
-
-def _checkpoints(subject: Subject) -> Iterator[Finding]:
-    if subject.topics is not None:
-        yield from examine_checkpoints(subject.kafka, subject.settings.channel_names())
-
-
-def _services(subject: Subject) -> Iterator[Finding]:
-    if subject.topics is not None:
-        yield from examine_services(subject.kafka, subject.settings.channel_names())
-
-
-def _database(subject: Subject) -> Iterator[Finding]:
+def _database(settings: DoctorSettings, named: set[Place]) -> Iterator[Finding]:
     """Yield what is found of the database that `postgres_url` names."""
-    settings: DoctorSettings = subject.settings
     url = settings.connection_string()
-    if (subject.tables or subject.databases) and (subject.is_shared or not url):
-        return  # the file names the databases of the channel
     try:
         opened = database(settings)
     except ConfigurationError as error:
@@ -132,55 +119,12 @@ def _database(subject: Subject) -> Iterator[Finding]:
         return
     with opened:
         yield from examine_database(opened, CallbackTable(settings.table_names()))
-        yield from examine_unnamed(opened, settings.table_names(), _named(subject))
-
-
-def _databases(subject: Subject) -> Iterator[Finding]:
-    for name, one in subject.databases.items():
-        yield from examine_checker_database(name, one, partial(examine_unnamed, named=_named(subject)))
-
-
-def _named(subject: Subject) -> set[Place]:
-    """Return the message tables of the settings; without those whose connection string cannot be read."""
-    try:
-        return named_places(subject.tables)
-    except ConfigurationError:
-        return set()
-
-
-def _sources(subject: Subject) -> Iterator[Finding]:
-    channel = subject.settings.channel_names()
-    yield from examine_sources(subject.tables, subject.kafka, channel, is_silent=subject.is_silent)
-
-
-_ALL = frozenset(Examiner)
-_DOCTOR = frozenset({Examiner.DOCTOR})
-_SERVICES = _ALL - _DOCTOR
-_NOT_CHECKER = _ALL - {Examiner.CHECKER}
-
-CHECKS = (
-    Check(_settings, _SERVICES),
-    Check(_kafka, _ALL),
-    Check(_allow_list, _NOT_CHECKER),
-    Check(_encryption, _ALL),
-    Check(_checkpoints, _NOT_CHECKER),
-    Check(_services, _DOCTOR),
-    Check(_database, _DOCTOR),
-    Check(_databases, _DOCTOR),
-    Check(_sources, _NOT_CHECKER),
-)
-
-
-def examine(subject: Subject) -> Iterator[Finding]:
-    """Yield what the checks of an examiner find."""
-    for check in CHECKS:
-        if subject.examiner in check.examiners:
-            yield from check.examine(subject)
+        yield from examine_unnamed(opened, settings.table_names(), named)
 
 
 def examine_relay(settings: Any) -> Iterator[Finding]:
     """Yield what a relay with these settings would find, without joining the group or writing anything."""
-    return examine(Subject(Examiner.RELAY, settings, settings.tables))
+    return examine(Examiner.RELAY, settings, settings.tables)
 
 
 def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:

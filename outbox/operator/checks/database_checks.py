@@ -1,6 +1,6 @@
 """The examination of databases: server, tables, grants, and whether their rows have a relay."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, LiteralString
 
 import psycopg
@@ -36,6 +36,10 @@ _MAY_EXECUTE: LiteralString = (
 )
 
 
+Place = tuple[str, str, str]
+"""Database, schema and name of a message table."""
+
+
 def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
     """Server, tables, grants of the present role, durability settings."""
     version = connection.info.server_version
@@ -67,9 +71,7 @@ def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[
                 yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
 
 
-def examine_checker_database(
-    name: str, database: CheckerDatabase, more: Callable[[psycopg.Connection[Any], TableNames], Iterable[Finding]]
-) -> Iterator[Finding]:
+def examine_checker_database(name: str, database: CheckerDatabase, named: Collection[Place]) -> Iterator[Finding]:
     what, table = f"database {name}", CallbackTable(database.table_names())
     try:
         url = database.connection_string()
@@ -86,7 +88,7 @@ def examine_checker_database(
             statement_seconds=STATEMENT_SECONDS,
         ) as opened:
             problems = table.problems(opened)
-            beside = list(more(opened, database.table_names()))
+            beside = list(examine_unnamed(opened, database.table_names(), named))
     except psycopg.Error as error:
         problem = connection_problem(error, url)
         yield Finding(what, problem, connection_remedy(url, "the setting databases", problem))
@@ -118,8 +120,8 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
     lacks = [
         f"{right} on {written(schema, name)}"
         for right, name, query, parameters in (
-            ("INSERT", names.message, _MAY_INSERT, {"table": _quoted(names)}),
-            ("SELECT (xid_range, xids, starts)", names.delivered, _MAY_ASK, (f'"{schema}"."{names.delivered}"',)),
+            ("INSERT", names.message, _MAY_INSERT, {"table": source_name(schema, names.message)}),
+            ("SELECT (xid_range, xids, starts)", names.delivered, _MAY_ASK, (source_name(schema, names.delivered),)),
             ("EXECUTE", names.publish_function, _MAY_EXECUTE, (schema, names.publish_function)),
         )
         if connection.execute(query, parameters).fetchone() != (True,)
@@ -129,14 +131,6 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
     elif missing_rights(connection, schema, {names.transaction: ("DELETE",)}):
         problem = f"role {user} may not {', '.join(lacks)}: publish() or outcome() in table mode fails"
         yield Finding("table mode", problem, f"run `outbox table create --application-role {written(user)}`")
-
-
-def _quoted(names: TableNames) -> str:
-    return f'"{names.schema}"."{names.message}"'
-
-
-Place = tuple[str, str, str]
-"""Database, schema and name of a message table."""
 
 
 def named_places(tables: Mapping[str, TableSettings]) -> set[Place]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Entry, print_entries, print_json
+from outbox._service.output import Entry, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,6 @@ class Finding:
         return not self.problem
 
     def entry(self) -> Entry:
-        """Return it as a line, and a line with what to do."""
         return (
             Entry(f"ok  {self.what}  {self.fix}")
             if self.fine
@@ -39,11 +38,9 @@ class Finding:
 
 def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None:
     found = list(findings)
-    if as_json:
-        print_json({"fine": all(finding.fine for finding in found), "findings": [one.document() for one in found]})
-    else:
-        print_entries(one.entry() for one in found)
-    if not all(finding.fine for finding in found):
+    fine = all(finding.fine for finding in found)
+    show({"fine": fine, "findings": found}, (one.entry() for one in found), as_json=as_json)
+    if not fine:
         raise SystemExit(Exit.FINDINGS)
 
 

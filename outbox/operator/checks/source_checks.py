@@ -131,7 +131,6 @@ def _progress(found: SourceState, dsn: str) -> tuple[str, str]:
 
 
 def is_late(found: SourceState) -> bool:
-    """Return whether rows of a source wait for long."""
     return (found.age_ms or 0) > LATE_MS
 
 

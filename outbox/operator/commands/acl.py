@@ -38,16 +38,9 @@ class AclFormat(enum.StrEnum):
 
 
 _PRINCIPAL = re.compile(r"[A-Za-z]+:[^\x00-\x1f\x7f]+")
-_OPTIONS = {
-    Kind.TOPIC: "--topic",
-    Kind.GROUP: "--group",
-    Kind.TRANSACTIONAL_ID: "--transactional-id",
-    Kind.CLUSTER: "--cluster",
-}
 
 
 def formatted(form: AclFormat, principal: str, rights: Sequence[Right]) -> str:
-    """Return rights in the form that a tool reads."""
     if form is AclFormat.JSON:
         return json.dumps([_fields(principal, right) for right in rights], indent=2) + "\n"
     by_resource = groupby(rights, lambda right: right.resource)
@@ -59,7 +52,7 @@ def _command(principal: str, rights: Sequence[Right]) -> str:
     words = ["--add", "--allow-principal", shlex.quote(principal)]
     for right in rights:
         words += ["--operation", right.operation.title().replace("_", "")]  # as Kafka's tools spell it
-    words += [_OPTIONS[first.kind], *([] if first.kind is Kind.CLUSTER else [shlex.quote(first.name)])]
+    words += [f"--{first.kind.replace(' ', '-')}", *([] if first.kind is Kind.CLUSTER else [shlex.quote(first.name)])]
     if first.prefixed:
         words += ["--resource-pattern-type", "prefixed"]
     return f'kafka-acls.sh --bootstrap-server "$KAFKA" --command-config "$ADMIN" {" ".join(words)}'
@@ -76,12 +69,7 @@ def _fields(principal: str, right: Right) -> Mapping[str, str]:
     }
 
 
-app = typer.Typer(help="Print the rights in Kafka that a role needs.", no_args_is_help=True)
-
-
-@app.callback()
-def acl() -> None:
-    """Print the rights in Kafka that a role needs."""
+app = typer.Typer(help="Print the rights in Kafka that a role needs.", no_args_is_help=True, callback=lambda: None)
 
 
 @app.command("print")
@@ -148,7 +136,6 @@ def scope_of(
     services: list[str] | None,
     sources: list[str] | None,
 ) -> Scope:
-    """Return the names for which rights are wanted."""
     scope = Scope(channel, *(tuple(names or ()) for names in (topics, services, sources)))
     for name in scope.topics:
         if name != "*" and not is_topic_name(name.removesuffix("*")):

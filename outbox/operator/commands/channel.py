@@ -7,20 +7,14 @@ import typer
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._kafka.topic_contract import contract_problems
-from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import warn
-from outbox._service.output import Entry, Json, print_entries, print_json
+from outbox._service.output import Entry, Json, show
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import ContractSettings, Given
 
 NEW_PARTITIONS = 4
 
-app = typer.Typer(help="Create a channel's internal topics.", no_args_is_help=True)
-
-
-@app.callback()
-def channel() -> None:
-    """Create a channel's internal topics."""
+app = typer.Typer(help="Create a channel's internal topics.", no_args_is_help=True, callback=lambda: None)
 
 
 @app.command()
@@ -46,8 +40,17 @@ def create(
     )
     _refuse_difference(made, "partitions", partitions, made.partitions)
     _refuse_difference(made, "replication", replication, made.half.replication)
-    _show(made, as_json=as_json)
-    topics = {one.name: one for one in _topics(made)}
+    topics = {one.name: one for one in (made.half, made.op, made.verdict, made.check, made.discard)}
+    fields = [
+        {"topic": one.name, "partitions": one.partitions, "replicas": one.replication, "topic_id": one.id}
+        for one in topics.values()
+    ]
+    entries = [
+        Entry(one.name, [f"{one.partitions} partitions, {one.replication} replicas, id {one.id}"])
+        for one in topics.values()
+    ]
+    name = made.channel.name
+    show({"channel": name, "topics": fields}, [Entry(f"channel {name}:"), *entries], as_json=as_json)
     for problem in contract_problems(made.channel, topics, settings.contract()):
         warn(f"profile {settings.profile}: {problem}")
 
@@ -58,21 +61,3 @@ def _refuse_difference(made: ChannelDescription, option: str, asked: int | None,
             f"Channel {made.channel.name} exists with {option} {found}, not {asked}; its topics were not changed. "
             f"Leave --{option} out, or change the topics with Kafka's own tools (docs/operations/deploy.md, Kafka)."
         )
-
-
-def _topics(description: ChannelDescription) -> tuple[TopicDescription, ...]:
-    return description.half, description.op, description.verdict, description.check, description.discard
-
-
-def _show(description: ChannelDescription, *, as_json: bool) -> None:
-    topics = _topics(description)
-    if as_json:
-        fields = [
-            {"topic": one.name, "partitions": one.partitions, "replicas": one.replication, "topic_id": one.id}
-            for one in topics
-        ]
-        print_json({"channel": description.channel.name, "topics": fields})
-        return
-    print_entries([Entry(f"channel {description.channel.name}:")])
-    for one in topics:
-        print_entries([Entry(one.name, [f"{one.partitions} partitions, {one.replication} replicas, id {one.id}"])])

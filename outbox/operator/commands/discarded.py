@@ -89,7 +89,7 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
                 print_entries(decision.new_names())
             decision.wait(wait)
         if as_json:
-            print_json({"channel": places.channel, "decision": kind.name, "transactions": decision.documents()})
+            print_json({"channel": places.channel, "decision": kind.name, "transactions": list(decision.documents())})
         elif decision.is_made:
             print_entries(decision.report())
         if decision.left or len(decision.able) < len(decision.chosen) or (every and places.unread()):

@@ -7,7 +7,7 @@ import typer
 from outbox._cli.setting_options import setting_options
 from outbox._service.output import Json
 from outbox._settings.layers import load_all
-from outbox.operator.checks.checks import Examiner, Subject, examine
+from outbox.operator.checks.checks import Examiner, examine
 from outbox.operator.checks.finding import Finding, of_channel, show_findings
 from outbox.operator.settings import DoctorSettings, Given
 
@@ -23,6 +23,6 @@ def doctor(given: Given, as_json: Json = False) -> None:  # noqa: FBT002 - a fla
     defaults = Counter(settings.default_place() for settings in channels.values())
     for name, settings in channels.items():
         is_shared = defaults[settings.default_place()] > 1
-        subject = Subject(Examiner.DOCTOR, settings, settings.tables, settings.databases, is_shared)
-        findings += of_channel(name, examine(subject))
+        found = examine(Examiner.DOCTOR, settings, settings.tables, settings.databases, is_shared=is_shared)
+        findings += of_channel(name, found)
     show_findings(findings, as_json=as_json)

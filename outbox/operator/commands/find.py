@@ -6,7 +6,7 @@ import typer
 
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Entry, Json, print_entries, print_json, show_records_read, utc
+from outbox._service.output import Entry, Json, show, show_records_read, utc
 from outbox.operator import views, words
 from outbox.operator.context import ONE_COMMAND, parse_since
 from outbox.operator.settings import OperatorSettings
@@ -38,11 +38,8 @@ def find(
     settings, start = OperatorSettings(**given), parse_since(since)
     with show_records_read() as passed:
         search = views.find(settings, key.encode(), topic or (), service, start, passed)
-    if as_json:
-        head = {"channel": settings.channel, "key": key, "since_ms": start, "messages": search.found}
-        print_json({**head, **search.covered()})
-    else:
-        print_entries(words.messages(key, search.found))
-        print_entries(Entry(line) for line in (*search.lines(utc(start)), words.NO_KEY))
+    head = {"channel": settings.channel, "key": key, "since_ms": start, "messages": search.found}
+    covered = map(Entry, (*search.lines(utc(start)), words.NO_KEY))
+    show({**head, **search.covered()}, [*words.messages(key, search.found), *covered], as_json=as_json)
     if not search.found:
         raise SystemExit(Exit.UNPROVABLE if search.has_fault else Exit.FINDINGS)

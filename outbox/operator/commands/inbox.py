@@ -10,12 +10,7 @@ from outbox._postgres.inbox_table import InboxTable
 from outbox._settings.declared import PostgresSettings
 from outbox.operator.settings import Given, database
 
-app = typer.Typer(help="Clean up the inbox table of consumers.", no_args_is_help=True)
-
-
-@app.callback()
-def inbox() -> None:
-    """Clean up the inbox table, which `outbox table create --inbox` makes."""
+app = typer.Typer(help="Clean up the inbox table of consumers.", no_args_is_help=True, callback=lambda: None)
 
 
 @app.command()

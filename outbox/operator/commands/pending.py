@@ -6,12 +6,12 @@ import typer
 
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Entry, Json, print_entries, print_json, show_records_read
+from outbox._service.output import Entry, Json, show, show_records_read
 from outbox._settings.declared import NO_TABLES
 from outbox.operator.context import ONE_COMMAND, RECORDS, Records, missing_services, parse_duration
 from outbox.operator.settings import OperatorSettings
-from outbox.operator.views import LIMIT, overview
-from outbox.operator.words import halves, sources
+from outbox.operator.views import overview
+from outbox.operator.words import MOST_LISTED, halves, sources
 
 app = typer.Typer(help="Show unsettled transactions: undecided, or decided and not delivered yet.", **ONE_COMMAND)
 
@@ -24,7 +24,7 @@ def pending(
     older_than: Annotated[str, typer.Option(help="Only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
     limit: Annotated[
         int, typer.Option(min=1, help="Number of transactions listed, the oldest first, and of sums.")
-    ] = LIMIT,
+    ] = MOST_LISTED,
     look: Annotated[bool, typer.Option("--look", help="Look into the databases, too; they are only read.")] = False,  # noqa: FBT002 - a flag
     records: Records = RECORDS,
     as_json: Json = False,  # noqa: FBT002 - a flag
@@ -33,16 +33,13 @@ def pending(
     youngest, settings = parse_duration(older_than), OperatorSettings(**given)
     with show_records_read() as passed:
         state, silence = overview(settings, service, youngest, limit, look=look, most=records, passed=passed)
-    if as_json and (state.tables or silence is None):
-        print_json(state)
-    elif not as_json:
-        if silence is None:
-            print_entries(halves(state))
-            names = settings.channel_names()
-            print_entries(Entry(one) for one in missing_services(names, state.members, halves=bool(state.sums)))
-        print_entries(sources(state))
-        if not state.tables and silence is None:
-            print_entries([Entry(f"not looked at: rows of table mode ({NO_TABLES})")])
+    entries = list(sources(state))
+    if silence is None:
+        missing = missing_services(settings.channel_names(), state.members, halves=bool(state.sums))
+        no_tables = [] if state.tables else [Entry(f"not looked at: rows of table mode ({NO_TABLES})")]
+        entries = [*halves(state), *map(Entry, missing), *entries, *no_tables]
+    if state.tables or silence is None:
+        show(state, entries, as_json=as_json)
     if silence is not None:
         raise silence
     if any(left.is_fault for left in state.not_read) or any(one.is_unread for one in state.tables):

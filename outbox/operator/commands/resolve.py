@@ -6,15 +6,10 @@ import typer
 
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit, fail, warn
-from outbox._service.output import Json, may_ask, print_entries, print_json, show_records_read
+from outbox._service.output import Json, may_ask, print_entries, show, show_records_read
 from outbox.errors import UsageError
 from outbox.operator import words
-from outbox.operator.context import (
-    ONE_COMMAND,
-    OperatorContext,
-    parse_duration,
-    parse_id,
-)
+from outbox.operator.context import ONE_COMMAND, OperatorContext, parse_duration, parse_id
 from outbox.operator.deciding.resolution import NotDecided, Resolution
 from outbox.operator.reading.database_view import NO_INCARNATION
 from outbox.operator.reading.search import search_tables
@@ -55,8 +50,10 @@ def resolve(
     if not reason.strip():
         raise UsageError("give --reason: it goes into the op topic with your name")
     may_ask(yes=yes or dry_run, as_json=as_json)
-    _refuse(transaction, service, every=every, rollback=rollback)
-    settings, id_ = ResolveSettings(**given), None if transaction is None else _id(transaction)
+    id_ = _chosen(transaction, service, every=every)
+    if every and not rollback:
+        raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
+    settings = ResolveSettings(**given)
     context = OperatorContext(settings, settings.operator)
     if id_ is not None:
         _refuse_rows(settings, id_, as_json=as_json)
@@ -71,17 +68,20 @@ def resolve(
             _decide(case, reason, yes=yes)
     except NotDecided as error:
         fail(str(error), error.code)
-    _tell(case.document(), as_json=as_json)
+    document = case.document()
+    show(document, words.decisions(document), as_json=as_json)
     if not case.is_whole():
         raise SystemExit(Exit.FINDINGS)
 
 
-def _refuse(transaction: str | None, service: str | None, *, every: bool, rollback: bool) -> None:
-    """Refuse words that do not choose transactions."""
+def _chosen(transaction: str | None, service: str | None, *, every: bool) -> str | None:
+    """Return the id of the only transaction; None: all of the service."""
     if (transaction is None) != every or every != bool(service):
         raise UsageError("name one transaction, or give --all and --service")
-    if every and not rollback:
-        raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
+    id_, position = (None, None) if transaction is None else parse_id(transaction)
+    if position is not None:
+        raise UsageError(f"a transaction is decided as a whole: name it as {id_}")
+    return id_
 
 
 def _decide(case: Resolution, reason: str, *, yes: bool) -> None:
@@ -94,13 +94,6 @@ def _decide(case: Resolution, reason: str, *, yes: bool) -> None:
             case.find()
     if case.possible():
         case.decide(reason)
-
-
-def _id(transaction: str) -> str:
-    id_, position = parse_id(transaction)
-    if position is not None:
-        raise UsageError(f"a transaction is decided as a whole: name it as {id_}")
-    return id_
 
 
 def _refuse_rows(settings: ResolveSettings, transaction_id: str, *, as_json: bool) -> None:
@@ -124,12 +117,5 @@ def _refuse_rows(settings: ResolveSettings, transaction_id: str, *, as_json: boo
         "found": sentence,
         "table_sources": ", ".join(found.databases),
     }
-    _tell(document, as_json=as_json)
+    show(document, words.decisions(document), as_json=as_json)
     raise SystemExit(Exit.FINDINGS)
-
-
-def _tell(document: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        print_entries(words.decisions(document))

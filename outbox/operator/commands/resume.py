@@ -6,8 +6,9 @@ import typer
 
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Entry, Json, may_ask, print_entries, print_json, show_records_read
+from outbox._service.output import Entry, Json, may_ask, print_entries, show, show_records_read
 from outbox.errors import UsageError
+from outbox.operator import words
 from outbox.operator.context import ONE_COMMAND, RECORDS, Records
 from outbox.operator.deciding.resumption import ChannelResumption, Resumption, Rows
 from outbox.operator.settings import Given, TableCommandSettings
@@ -50,12 +51,12 @@ def resume(
     case = _case(TableCommandSettings(**given), source, rows, records, frozenset(not_delivered_to or ()))
     with show_records_read() as passed:
         case.find(passed)
-    if case.outcome == "possible" and not dry_run and (yes or _may(case)):
-        case.resume()
-    if as_json:
-        print_json(case.document())
-    else:
-        _show(case)
+    if case.outcome == "possible" and not dry_run:
+        if not yes:
+            print_entries(_entries(case))
+        if yes or typer.confirm("Go on?"):
+            case.resume()
+    show(case.document(), _entries(case), as_json=as_json)
     if not case.is_provable:
         raise SystemExit(Exit.UNPROVABLE)
     if case.outcome == "refused":
@@ -76,11 +77,5 @@ def _case(
     return Resumption(source, names, dsn, kafka, channel, rows, records, trusted)
 
 
-def _may(case: Resumption | ChannelResumption) -> bool:
-    _show(case)
-    return typer.confirm("Go on?")
-
-
-def _show(case: Resumption | ChannelResumption) -> None:
-    head, *lines = case.lines()
-    print_entries([Entry(head, lines)])
+def _entries(case: Resumption | ChannelResumption) -> list[Entry]:
+    return [words.fields(case.document()), *map(Entry, filter(None, case.consequences()))]

@@ -87,7 +87,6 @@ def skip(
 
 
 def _place(text: str, channel: ChannelDescription) -> tuple[str, int]:
-    """Return topic id and partition."""
     name, _, number = text.partition("/")
     topics = {"half": channel.half.id, "op": channel.op.id, "verdict": channel.verdict.id}
     if name not in topics or not (number.isascii() and number.isdigit()) or int(number) >= channel.partitions:

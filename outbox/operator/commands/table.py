@@ -15,71 +15,42 @@ from outbox.errors import UsageError
 from outbox.migration import Part, ddl, inbox_ddl, inbox_grants, parts
 from outbox.operator.settings import Given, database
 
-app = typer.Typer(help="Create the tables of a database, or print their SQL.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create the tables of a database, or print their SQL.", no_args_is_help=True, callback=lambda: None
+)
 
 Roles = list[str] | None
 
-ApplicationRoles = Annotated[
-    Roles, typer.Option("--application-role", help="Role that gets what the library needs; repeatable.")
-]
-CheckerRoles = Annotated[
-    Roles, typer.Option("--checker-role", help="Role that gets what the checker and the audit need; repeatable.")
-]
-RelayRoles = Annotated[
-    Roles, typer.Option("--relay-role", help="Role that gets what the relay needs in table mode; repeatable.")
-]
-OperatorRoles = Annotated[
-    Roles, typer.Option("--operator-role", help="Role that gets what operators need in table mode; repeatable.")
-]
-ExecutorRoles = Annotated[
-    Roles, typer.Option("--executor-role", help="Role that gets what tasks of Spark need; repeatable.")
-]
-DriverRoles = Annotated[
-    Roles, typer.Option("--driver-role", help="Role that gets what drivers of Spark need; repeatable.")
-]
-ConsumerRoles = Annotated[
-    Roles, typer.Option("--consumer-role", help="With --inbox: role that gets what a consumer needs; repeatable.")
-]
-PurgerRoles = Annotated[
-    Roles, typer.Option("--purger-role", help="With --inbox: role that gets what `inbox purge` needs; repeatable.")
-]
-Sink = Annotated[bool, typer.Option("--sink", help="Create the tables of the sink for Spark, too, as its roles do.")]
-Inbox = Annotated[bool, typer.Option("--inbox", help="Only the inbox table, for consumers.")]
-ForeignName = Annotated[
-    str,
-    typer.Option(
-        "--message-table", help="SCHEMA.TABLE that the application made: only what the relay needs beside it."
-    ),
-]
-MarkColumn = Annotated[
-    str,
-    typer.Option("--mark-column", help="With --message-table: column that the relay sets, if it deletes no rows."),
-]
-PrintSql = Annotated[bool, typer.Option("--print-sql", help="Print the SQL instead, for a migration of your own.")]
 
-
-@app.callback()
-def table() -> None:
-    """Create the tables in an application's database."""
+def _role(what: str) -> Any:
+    return typer.Option(help=f"{what}; repeatable.")
 
 
 @app.command()
 @setting_options(PostgresSettings)
 def create(
     given: Given,
-    application_role: ApplicationRoles = None,
-    checker_role: CheckerRoles = None,
-    relay_role: RelayRoles = None,
-    operator_role: OperatorRoles = None,
-    executor_role: ExecutorRoles = None,
-    driver_role: DriverRoles = None,
-    consumer_role: ConsumerRoles = None,
-    purger_role: PurgerRoles = None,
-    sink: Sink = False,  # noqa: FBT002 - a flag
-    inbox: Inbox = False,  # noqa: FBT002 - a flag
-    message_table: ForeignName = "",
-    mark_column: MarkColumn = "",
-    print_sql: PrintSql = False,  # noqa: FBT002 - a flag
+    application_role: Annotated[Roles, _role("Role that gets what the library needs")] = None,
+    checker_role: Annotated[Roles, _role("Role that gets what the checker and the audit need")] = None,
+    relay_role: Annotated[Roles, _role("Role that gets what the relay needs in table mode")] = None,
+    operator_role: Annotated[Roles, _role("Role that gets what operators need in table mode")] = None,
+    executor_role: Annotated[Roles, _role("Role that gets what tasks of Spark need")] = None,
+    driver_role: Annotated[Roles, _role("Role that gets what drivers of Spark need")] = None,
+    consumer_role: Annotated[Roles, _role("With --inbox: role that gets what a consumer needs")] = None,
+    purger_role: Annotated[Roles, _role("With --inbox: role that gets what `inbox purge` needs")] = None,
+    sink: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--sink", help="Create the tables of the sink for Spark, too, as its roles do.")
+    ] = False,
+    inbox: Annotated[bool, typer.Option("--inbox", help="Only the inbox table, for consumers.")] = False,  # noqa: FBT002 - a flag
+    message_table: Annotated[
+        str, typer.Option(help="SCHEMA.TABLE that the application made: only what the relay needs beside it.")
+    ] = "",
+    mark_column: Annotated[
+        str, typer.Option(help="With --message-table: column that the relay sets, if it deletes no rows.")
+    ] = "",
+    print_sql: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--print-sql", help="Print the SQL instead, for a migration of your own.")
+    ] = False,
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = PostgresSettings(**given)

@@ -6,7 +6,7 @@ import typer
 
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Entry, Json, print_entries, print_json, show_records_read
+from outbox._service.output import Entry, Json, show, show_records_read
 from outbox.operator import words
 from outbox.operator.context import ONE_COMMAND, RECORDS, Records, missing_services, parse_id, parse_since
 from outbox.operator.settings import OperatorSettings
@@ -38,17 +38,13 @@ def trace(
     parsed, start = parse_id(id_), parse_since(since) if since else None
     settings = OperatorSettings(**given)
     with show_records_read() as passed:
-        told, silence = story(settings, parsed, start, topic or (), records, passed)
-    if as_json:
-        print_json(told)
-    else:
-        print_entries(words.story(told))
-        if told.needs_services:
-            missing = missing_services(settings.channel_names(), told.members, halves=True)
-            print_entries(Entry(one) for one in missing)
+        history, silence = story(settings, parsed, start, topic or (), records, passed)
+    needs = history.needs_services
+    missing = missing_services(settings.channel_names(), history.members, halves=True) if needs else []
+    show(history, [*words.story(history), *map(Entry, missing)], as_json=as_json)
     if silence is not None:
         raise silence
-    if told.conclusion.state is Status.NOT_FOUND:
-        raise SystemExit(Exit.UNPROVABLE if told.found.has_fault else Exit.FINDINGS)
-    if told.conclusion.state is Status.CONTRADICTION:
+    if history.conclusion.state is Status.NOT_FOUND:
+        raise SystemExit(Exit.UNPROVABLE if history.found.has_fault else Exit.FINDINGS)
+    if history.conclusion.state is Status.CONTRADICTION:
         raise SystemExit(Exit.CONTRADICTION)

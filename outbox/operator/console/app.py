@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -65,17 +66,17 @@ class WebConsole:
         self._viewer = viewer
         self._operator = operator
         self._access = access
-        self._pages = Pages(viewer, can_act=operator is not None)
         self._tokens = Tokens()
         self._questions = anyio.CapacityLimiter(MOST_QUESTIONS)
         environment = Environment(autoescape=True, finalize=_text, trim_blocks=True, lstrip_blocks=True)
         self._template = environment.from_string(_TEMPLATE)
 
     def app(self) -> Starlette:
+        pages = Pages(self._viewer, can_act=self._operator is not None)
         routes = [
-            Route("/", self._overview),
-            Route("/find", self._find),
-            Route("/story", self._story),
+            Route("/", partial(self._show, make=pages.overview)),
+            Route("/find", partial(self._show, make=pages.find)),
+            Route("/story", partial(self._show, make=pages.story)),
             Route("/preview", self._preview),
             Route("/decide", self._decide, methods=["POST"]),
             Route("/login", self._login),
@@ -96,16 +97,6 @@ class WebConsole:
     def _refuse(self) -> Response:
         why = "Open the address with the key that `outbox console` printed, or come through its proxy."
         return self._note(None, "Who are you?", why, 403)
-
-    async def _overview(self, request: Request) -> Response:
-        return await self._show(request, lambda _: self._pages.overview())
-
-    async def _find(self, request: Request) -> Response:
-        names = ("key", "topic", "service", "since")
-        return await self._show(request, lambda given: self._pages.find(*(given.get(one, "").strip() for one in names)))
-
-    async def _story(self, request: Request) -> Response:
-        return await self._show(request, lambda given: self._pages.story(given.get("id", ""), given.get("topic", "")))
 
     async def _show(self, request: Request, make: Callable[[Mapping[str, str]], Page]) -> Response:
         """Fill the sections of a page beside each other, and show it."""

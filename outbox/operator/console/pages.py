@@ -65,17 +65,17 @@ _VERBS = {
 """What may be decided on a transaction of some state."""
 
 
+@dataclass
 class Pages:
     """The pages of one channel, with a viewer's settings."""
 
-    def __init__(self, settings: OperatorSettings, *, can_act: bool) -> None:
-        self._settings = settings
-        self._can_act = can_act
+    settings: OperatorSettings
+    can_act: bool
 
     def _command(self, *words_: str) -> str:
-        return shlex.join(["outbox", *words_, "--channel", self._settings.channel])
+        return shlex.join(["outbox", *words_, "--channel", self.settings.channel])
 
-    def overview(self) -> Page:
+    def overview(self, _: Mapping[str, str]) -> Page:
         """Return the first screen: what waits, the dead letters, and the servers."""
         sections = [
             Section("Table sources", "the databases of the table sources", self._sources),
@@ -86,8 +86,8 @@ class Pages:
         return Page("What waits", self._command("pending"), sections)
 
     def _sources(self) -> Iterable[Item]:
-        tables = report_tables(self._settings)
-        entries = words.sources(ChannelState(self._settings.channel, 0, tables=tables))
+        tables = report_tables(self.settings)
+        entries = words.sources(ChannelState(self.settings.channel, 0, tables=tables))
         for one, entry in zip(tables, entries, strict=True):
             steps = [f"next step: {found.fix}" for found in examine_state(one) if not found.fine]
             yield Item(entry._replace(details=[*entry.details, *dict.fromkeys(steps)]))
@@ -95,21 +95,20 @@ class Pages:
             yield Item(Entry("none is configured (setting tables)"))
 
     def _halves(self) -> Iterable[Item]:
-        state, silence = views.overview(self._settings, tables=False)
+        state, silence = views.overview(self.settings, tables=False)
         if silence is not None:
             raise silence
         yield from map(Item, words.halves(state))
         yield from map(Item, self._services(state))
 
     def _services(self, state: ChannelState) -> Iterable[Entry]:
-        """Yield whether relays and checkers run."""
-        yield from map(Entry, missing_services(self._settings.channel_names(), state.members, halves=bool(state.sums)))
+        yield from map(Entry, missing_services(self.settings.channel_names(), state.members, halves=bool(state.sums)))
         for service, count in state.members.items():
             if count != 0:
                 yield Entry(f"{service}: {'its group cannot be seen' if count is None else f'{count} in its group'}")
 
     def _dead_letters(self) -> Iterable[Item]:
-        places = Discards(self._settings)
+        places = Discards(self.settings)
         groups: dict[tuple[str, str], list[str]] = defaultdict(list)
         for one in places.read():
             groups[one.service, one.reason].append(one.detail)
@@ -121,47 +120,48 @@ class Pages:
         yield from (Item(Entry(f"not read: {place}")) for place in places.unread())
 
     def _databases(self) -> Iterable[Item]:
-        for name, database in self._settings.all_databases().items():
+        for name, database in self.settings.all_databases().items():
             try:
-                DatabaseView(name, database, self._settings.channel).look([])
+                DatabaseView(name, database, self.settings.channel).look([])
                 yield Item(Entry(f"database {name} answers"))
             except OutboxError as error:
                 yield Item(Entry(str(error)))
 
     def _previews(self, verbs: Iterable[Verb], **target: str) -> list[tuple[str, str]]:
         """Return links to previews of decisions; none without an operator's settings."""
-        addresses = ((verb, f"/preview?{urlencode({'verb': verb, **target})}") for verb in verbs if self._can_act)
+        addresses = ((verb, f"/preview?{urlencode({'verb': verb, **target})}") for verb in verbs if self.can_act)
         return [(f"preview: {verb}", address) for verb, address in addresses]
 
-    def find(self, key: str, topic: str, service: str, since: str) -> Page:
-        """Return where the messages of a key are."""
-        search = {"key": key, "topic": topic, "service": service, "since": since or "24h"}
-        if not key:
+    def find(self, given: Mapping[str, str]) -> Page:
+        search = {name: given.get(name, "").strip() for name in ("key", "topic", "service", "since")}
+        search["since"] = search["since"] or "24h"
+        if not search["key"]:
             raise UsageError("A search needs a key.")
-        start = parse_since(search["since"])
+        start, topics = parse_since(search["since"]), [search["topic"]] if search["topic"] else []
 
         def items() -> Iterable[Item]:
-            found = views.find(self._settings, key.encode(), [topic] if topic else [], service or None, start)
-            yield from map(Item, words.messages(key, found.found))
+            found = views.find(self.settings, search["key"].encode(), topics, search["service"] or None, start)
+            yield from map(Item, words.messages(search["key"], found.found))
             yield from (Item(Entry(line)) for line in (*found.lines(utc(start)), words.NO_KEY))
 
-        given = [word for name, value in search.items() if value for word in (f"--{name}", value)]
+        options = [word for name, value in search.items() if value for word in (f"--{name}", value)]
         sections = [Section("Messages", "Kafka and the databases", items)]
-        return Page(f"Key {key}", self._command("find", *given), sections, search)
+        return Page(f"Key {search['key']}", self._command("find", *options), sections, search)
 
-    def story(self, id_: str, topic: str) -> Page:
+    def story(self, given: Mapping[str, str]) -> Page:
         """Return what became of a transaction, with the decisions that it may need."""
-        parsed, given = parse_id(id_), ["--topic", topic] if topic else []
+        id_, topics = given.get("id", ""), [given["topic"]] if given.get("topic") else []
+        parsed, options = parse_id(id_), [word for topic in topics for word in ("--topic", topic)]
 
         def items() -> Iterable[Item]:
-            told, _ = views.story(self._settings, parsed, None, given[1:])
-            state = told.conclusion.state
-            is_decided = told.found.is_of_rows and state is not Status.DISCARDED
+            history, _ = views.story(self.settings, parsed, None, topics)
+            state = history.conclusion.state
+            is_decided = history.found.is_of_rows and state is not Status.DISCARDED
             links = self._previews(() if is_decided else _VERBS.get(state, ()), id=parsed[0])
-            yield Item(Entry(f"{state}: {told.conclusion.sentence}"), links)
-            yield from map(Item, words.story(told))
-            missing = missing_services(self._settings.channel_names(), told.members, halves=True)
-            yield from (Item(Entry(one)) for one in missing if told.needs_services)
+            yield Item(Entry(f"{state}: {history.conclusion.sentence}"), links)
+            yield from map(Item, words.story(history))
+            missing = missing_services(self.settings.channel_names(), history.members, halves=True)
+            yield from (Item(Entry(one)) for one in missing if history.needs_services)
 
         sections = [Section("Story", "Kafka and the databases", items)]
-        return Page(f"Transaction {parsed[0]}", self._command("trace", id_, *given), sections)
+        return Page(f"Transaction {parsed[0]}", self._command("trace", id_, *options), sections)

@@ -19,7 +19,7 @@ from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import Entry, document, signed
 from outbox._settings.declared import TableSettings
-from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, UsageError
+from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
 from outbox.operator.reading.discards import DiscardedTable, Moved, read_manifests
 from outbox.operator.reading.table_view import table_connection
 from outbox.operator.reading.topic_walk import place_of
@@ -64,18 +64,14 @@ class _Topic:
     def __init__(self, settings: TableCommandSettings, operator: str) -> None:
         self._kafka = settings.client_properties()
         self._operator = operator
-        self._names = settings.channel_names()
         self.unread: set[str] = set()
-        self._channel = self._look()
-
-    def _look(self) -> ChannelDescription | None:
-        """Return the channel; None: Kafka does not answer. Message tables can be looked at all the same."""
+        self._channel: ChannelDescription | None = None
+        names = settings.channel_names()
         try:
-            return verify_channel(admin_client(self._kafka), self._names, FIRST_ANSWER_SECONDS)
-        except KafkaUnreachable as error:
-            self.unread.add(f"topic {self._names.discard_topic}")
+            self._channel = verify_channel(admin_client(self._kafka), names, FIRST_ANSWER_SECONDS)
+        except KafkaUnreachable as error:  # message tables can be looked at all the same
+            self.unread.add(f"topic {names.discard_topic}")
             warn(str(error))
-            return None
 
     def read(self) -> Iterator[DiscardedTransaction]:
         if self._channel is not None:
@@ -181,22 +177,21 @@ class Discards:
         """Yield what is there now, one at a time; name what cannot be read on standard error."""
         return chain.from_iterable(store.read() for store in self._stores)
 
-    def _not_there(self, ids: Iterable[str]) -> OutboxError:
-        """Return the error that transactions are nowhere, or may be where nothing could be read."""
-        named, unread = ", ".join(ids), self.unread()
-        if unread:
-            return ConfigurationError(f"transaction {named} was not found; {', '.join(unread)} could not be read")
-        return UsageError(f"transaction {named} is not in the discard topic, nor in a table of discarded messages")
-
     def decision(self, choice: Choice, kind: OpKind) -> Decision:
-        """Return a decision on what is chosen, which is not made yet."""
+        """Return a decision on what is chosen, which is not made yet.
+
+        Raises:
+            OutboxError: Transactions that are named are nowhere, or may be where nothing could be read.
+        """
         ids = frozenset(choice.ids)
         named = {
             store: [entry for entry in store.read() if choice.every or entry.transaction in ids]
             for store in self._stores
         }
-        if missing := sorted(ids - {entry.transaction for some in named.values() for entry in some}):
-            raise self._not_there(missing)
+        if missing := ", ".join(sorted(ids - {entry.transaction for some in named.values() for entry in some})):
+            if unread := ", ".join(self.unread()):
+                raise ConfigurationError(f"transaction {missing} was not found; {unread} could not be read")
+            raise UsageError(f"transaction {missing} is not in the discard topic, nor in a table of discarded messages")
         return Decision({store: list(choice.of(some)) for store, some in named.items()}, kind)
 
 
@@ -250,7 +245,6 @@ class Decision:
         return None, {}
 
     def intention(self) -> str:
-        """Return what would happen."""
         able = self.able
         messages, rows = sum(entry.messages for entry in able), sum(entry.source is not None for entry in able)
         late, back = (_LATE if rows < len(able) else "", _ROWS_BACK.format(rows) if rows else "")
@@ -270,15 +264,12 @@ class Decision:
         yield Entry(f"{count} have left the discard topic and the tables: they {done}")
         yield from dead_letters(left, "still there: refused again, or no relay has come to them yet", self.kind)
 
-    def documents(self) -> list[dict[str, Any]]:
-        return [document(one) | self._outcome(one) for one in self.chosen]
-
-    def _outcome(self, one: DiscardedTransaction) -> dict[str, Any]:
+    def documents(self) -> Iterator[dict[str, Any]]:
         there = {(entry.transaction, entry.service) for entry in self.left}
-        done = "still there" if (one.transaction, one.service) in there else "left"
-        why = one.why_not(self.kind) or None
-        found = {"outcome": "refused" if why else done if self.is_made else "possible", "why": why}
-        if one.source is None:  # halves keep their ids
-            return found
-        transaction, messages = self.new_ids(one)
-        return {**found, "new_transaction": transaction, "new_messages": messages}
+        for one in self.chosen:
+            done = "still there" if (one.transaction, one.service) in there else "left"
+            why = one.why_not(self.kind) or None
+            found = {"outcome": "refused" if why else done if self.is_made else "possible", "why": why}
+            transaction, messages = self.new_ids(one)
+            new = {} if one.source is None else {"new_transaction": transaction, "new_messages": messages}
+            yield document(one) | found | new  # halves keep their ids

@@ -1,8 +1,9 @@
 """Decisions of an operator on undecided transactions: their states, the consequences, and what was decided."""
 
+import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,9 +11,8 @@ from outbox._failpoints import failpoint
 from outbox._rules.callback_row import decision_entry
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, OutboxError
-from outbox.operator.context import RECORDS, OperatorContext
+from outbox.operator.context import RECORDS, OperatorContext, Question
 from outbox.operator.deciding.discarded_places import send_decisions
-from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
 from outbox.operator.reading.discards import read_manifests
 from outbox.operator.state.coverage import Gap
@@ -22,9 +22,6 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
-
-HALVES = 500_000
-"""Halves that are looked at, over all partitions."""
 
 AT_ONCE = 500
 """Transactions whose op markers are sent after their rows are durable, before the next ones are decided."""
@@ -52,7 +49,6 @@ class Case:
     """One transaction, its state, and what becomes of it."""
 
     found: UnsettledTransaction
-    request: CheckRequest
     seen: DatabaseStatus | None
     standing: SourceState
     ruling: Ruling
@@ -70,7 +66,7 @@ class Case:
             "outcome": "refused" if self.is_refused else "decided" if self.sent else "possible",
             "standing": str(self.standing),
             "why": self.ruling.why,
-            "positions": str(self.request.positions),
+            "positions": str(self.found.positions),
             "incarnation": self.found.incarnation,
             "database": seen.database if seen else None,
             "database_incarnation": seen.incarnation if seen else None,
@@ -104,10 +100,9 @@ class Resolution:
 
     def find(self) -> None:
         """Look up the transactions and their states, without writing anything."""
-        now, channel = time.time_ns() // 1_000_000, self.context.channel
+        now = time.time_ns() // 1_000_000
         choice = Choice(self.id) if self.id else Choice(None, self.service, now - self.min_age)
-        gathering = Gathering(-(-HALVES // channel.partitions), choice)
-        self.unread = ChannelReader(self.context.kafka, channel, gathering, RECORDS, self.passed).gather()
+        gathering, self.unread = self.context.gather(choice, sys.maxsize, RECORDS, self.passed)
         if self.id:
             found = [self._only(gathering)]
         else:
@@ -123,12 +118,7 @@ class Resolution:
                 case.ruling = YOUNG
 
     def possible(self) -> int:
-        """Return how many transactions are not refused."""
         return sum(not case.is_refused for case in self.cases)
-
-    def decided(self) -> int:
-        """Return of how many the op marker was sent."""
-        return sum(case.sent is not None for case in self.cases)
 
     def is_whole(self) -> bool:
         """Return whether nothing was refused or left out."""
@@ -192,35 +182,26 @@ class Resolution:
         if (found := gathering.found.get(self.id or "")) is not None:
             self.unread = [left for left in self.unread if left.partition == found.partition]
             return found
-        faults = [f"{left.place} cannot be read ({left.why})" for left in self.unread if left.is_fault]
-        raise _absent(self.id or "", self.context.channel.channel.name, faults)
+        if fault := next((left for left in self.unread if left.is_fault), None):
+            why = f"was not found, and {fault.place} cannot be read ({fault.why}): nothing was decided"
+            raise NotDecided(f"transaction {self.id} {why}", Exit.UNPROVABLE)
+        raise NotDecided(
+            f"transaction {self.id} is not among what channel {self.context.channel.channel.name} holds unsettled: it "
+            "is settled, or none of its halves was ever stored here; nothing was decided. `outbox trace` shows more"
+        )
 
-    def _judged(
-        self,
-        found: Sequence[UnsettledTransaction],
-        ask: Callable[[DatabaseView, Sequence[CheckRequest]], dict[str, DatabaseStatus]],
-    ) -> list[Case]:
+    def _judged(self, found: Sequence[UnsettledTransaction], question: Question) -> list[Case]:
         """Return transactions with their states: of their listeners, or in the databases of their services."""
-        requests = {one.id: one.request(self.context.channel.half.id) for one in found}
-        by_database: dict[str | None, list[CheckRequest]] = defaultdict(list)
-        for one in found:
-            if one.truth is not Truth.LISTENER:
-                by_database[self.context.database_of(one.service)].append(requests[one.id])
-        seen: dict[str, DatabaseStatus] = {}
-        for name, some in by_database.items():
-            if name is None:
-                seen |= {one.transaction_id: DatabaseStatus(SourceState.UNMAPPED, "") for one in some}
-            else:
-                seen |= ask(self.context.rows(name), some)
-        return [self._case(one, requests[one.id], seen.get(one.id)) for one in found]
+        seen = self.context.ask(found, question)
+        return [self._case(one, seen.get(one.id)) for one in found]
 
-    def _case(self, found: UnsettledTransaction, request: CheckRequest, seen: DatabaseStatus | None) -> Case:
+    def _case(self, found: UnsettledTransaction, seen: DatabaseStatus | None) -> Case:
         standing = seen.standing if seen else of_listener(found) or SourceState.NO_ROW
-        return Case(found, request, seen, standing, RULINGS[self.kind, standing])
+        return Case(found, seen, standing, RULINGS[self.kind, standing])
 
     def _entry(self, case: Case) -> OpEntry:
         """Return the op entry; a row takes precedence, if there is one."""
-        request, row = case.request, case.seen.row if case.seen else None
+        request, row = case.found.request(self.context.channel.half.id), case.seen.row if case.seen else None
         if row is None:
             place = (request.topic_id, request.partition, request.positions, request.first_offset, request.last_offset)
             return OpEntry(self.kind, request.transaction_id, *place)
@@ -239,28 +220,17 @@ class Resolution:
         """Return all of it, under stable names: one transaction, or numbers."""
         if self.id is not None:
             return self.cases[0].document(self.kind)
+        refused = Counter((case.standing, case.ruling.why) for case in self.cases if case.is_refused)
         return {
             "channel": self.context.channel.channel.name,
             "service": self.service,
             "decision": self.kind.name,
             "found": len(self.cases),
             "possible": self.possible(),
-            "decided": self.decided(),
-            "refused": list(self._refusals()),
+            "decided": sum(case.sent is not None for case in self.cases),
+            "refused": [
+                {"standing": str(standing), "transactions": count, "why": why}
+                for (standing, why), count in refused.most_common()
+            ],
             "not_read": self.unread,
         }
-
-    def _refusals(self) -> Iterator[dict[str, Any]]:
-        counts = Counter((case.standing, case.ruling.why) for case in self.cases if case.is_refused)
-        for (standing, why), count in counts.most_common():
-            yield {"standing": str(standing), "transactions": count, "why": why}
-
-
-def _absent(id_: str, channel: str, faults: Sequence[str]) -> NotDecided:
-    """Return the error that a transaction is not unsettled, or may be where nothing could be read."""
-    if faults:
-        return NotDecided(f"transaction {id_} was not found, and {faults[0]}: nothing was decided", Exit.UNPROVABLE)
-    return NotDecided(
-        f"transaction {id_} is not among what channel {channel} holds unsettled: it is settled, or none of its halves "
-        "was ever stored here; nothing was decided. `outbox trace` shows more"
-    )

@@ -51,6 +51,11 @@ class ResumedPartition:
     halves_found_delivered: int = 0
     why: str | None = None
 
+    def __str__(self) -> str:
+        if self.why:
+            return f"{self.partition} cannot be resumed: {self.why}"
+        return f"{self.partition}, {self.halves_found_delivered} of {self.halves} halves are delivered"
+
 
 @dataclass
 class ChannelResumption:
@@ -83,9 +88,13 @@ class ChannelResumption:
             for one in self.partitions:
                 one.why = self._refusal(spans[one.partition], end_offset(admin, described.discard.name, one.partition))
             provable = [one for one in self.partitions if not one.why]
-            found = self._search(reader.read(spans[one.partition] for one in provable), provable, passed)
+            halves, since, now = _read_halves(reader.read(spans[one.partition] for one in provable))
+        origins = {str(one.partition) for one in provable}
+        searched = DeliveredSearch(self.kafka, self.channel, origins, self.most, now, passed).search(since)
+        self.gaps = [gap for gap in searched.gaps if gap.topic not in self.trusted]
+        delivered = set[str]().union(*searched.transactions.values())
         for one in provable:
-            self._conclude(described, one, *found[one.partition])
+            self._conclude(described, one, halves[one.partition], delivered)
 
     def _refusal(self, span: Span, discards: int | None) -> str | None:
         if discards is None:
@@ -97,32 +106,6 @@ class ChannelResumption:
                 "its discard partition was written to: what was dropped there is not distinct from what was delivered"
             )
         return None
-
-    def _search(
-        self, messages: Iterator[Message], provable: Sequence[ResumedPartition], passed: Callable[[int], None]
-    ) -> Mapping[int, tuple[list[StoredHalf], set[str]]]:
-        """Return the halves of each partition, and the transactions of them that real topics show."""
-        halves: dict[int, list[StoredHalf]] = defaultdict(list)
-        since: dict[str, int] = {}
-        now = time.time_ns() // 1_000_000
-        for message in messages:
-            offset, appended = message.offset() or 0, message.timestamp()[1]
-            try:
-                control = parse_half(headers_of(message))
-            except ProtocolError:
-                halves[message.partition() or 0].append(StoredHalf(offset, ""))
-                continue
-            halves[message.partition() or 0].append(StoredHalf(offset, control.transaction_id))
-            stamped = control.options.timestamp
-            since[control.topic] = min(
-                since.get(control.topic, appended), appended if stamped is None else min(stamped, appended)
-            )
-            now = max(now, appended)
-        origins = [str(one.partition) for one in provable]
-        searched = DeliveredSearch(self.kafka, self.channel, origins, self.most, now, passed).search(since)
-        self.gaps = [gap for gap in searched.gaps if gap.topic not in self.trusted]
-        ids = {transaction_id for found in searched.transactions.values() for transaction_id in found}
-        return {one.partition: (halves[one.partition], ids) for one in provable}
 
     def _conclude(
         self, described: ChannelDescription, one: ResumedPartition, halves: Sequence[StoredHalf], delivered: set[str]
@@ -161,15 +144,9 @@ class ChannelResumption:
             "not_searched": self.gaps,
         }
 
-    def lines(self) -> Iterator[str]:
-        yield f"channel {self.channel.name}: {self.outcome}"
-        for one in self.partitions:
-            if one.why:
-                yield f"half partition {one.partition} cannot be resumed: {one.why}"
-            else:
-                found = f"{one.halves_found_delivered} of {one.halves} halves are delivered"
-                yield f"half partition {one.partition}: {found}, a relay gets the others"
-        yield from (f"not searched: {gap}" for gap in self.gaps)
+    def consequences(self) -> Iterator[str]:
+        if self.partitions:
+            yield "a relay gets the halves that are not delivered"
 
     def resume(self) -> None:
         """Commit the checkpoints, where there is none yet."""
@@ -179,6 +156,25 @@ class ChannelResumption:
             names = ", ".join(f"{topic}/{number}" for topic, number in late)
             raise UsageError(f"{names} got a checkpoint meanwhile, which was not changed. Run this again.")
         self.is_resumed = True
+
+
+def _read_halves(messages: Iterator[Message]) -> tuple[Mapping[int, list[StoredHalf]], Mapping[str, int], int]:
+    """Return halves by partition, the lowest timestamp that their messages can have by topic, and the latest time."""
+    halves: dict[int, list[StoredHalf]] = defaultdict(list)
+    since: dict[str, int] = {}
+    now = time.time_ns() // 1_000_000
+    for message in messages:
+        offset, appended = message.offset() or 0, message.timestamp()[1]
+        try:
+            control = parse_half(headers_of(message))
+        except ProtocolError:
+            halves[message.partition() or 0].append(StoredHalf(offset, ""))
+            continue
+        halves[message.partition() or 0].append(StoredHalf(offset, control.transaction_id))
+        stamped = appended if control.options.timestamp is None else min(control.options.timestamp, appended)
+        since[control.topic] = min(since.get(control.topic, stamped), stamped)
+        now = max(now, appended)
+    return halves, since, now
 
 
 LOCK_SECONDS = 15.0
@@ -291,20 +287,21 @@ class Resumption:
     delivered: Sequence[RowIdentity] = ()
     gaps: Sequence[Gap] = ()
     deleted: int | None = None
-    _since: dict[str, int] = field(default_factory=dict)
-    _now_ms: int = 0
     _came_back: int = 0
 
     def find(self, passed: Callable[[int], None]) -> None:
         """Read the numbers, and search for delivered rows if these are to be skipped. Nothing is written."""
         with table_connection(self.source, self.names, self.dsn) as connection:
-            self._look(connection)
+            since, now_ms = self._look(connection)
             if self.repair.halted and not self.repair.refusal and self.rows is Rows.SKIP_DELIVERED:
-                searched = self._search(passed)
+                names = set[str]() if self.progress.lost else {self.source}  # it may have been delivered under another
+                search = DeliveredSearch(self.kafka, self.channel, names, self.most, now_ms, passed)
+                searched = search.search(since)
                 self.delivered = self._delivered(connection, searched)
                 self.gaps = [*self.gaps, *(gap for gap in searched.gaps if gap.topic not in self.trusted)]
 
-    def _look(self, connection: psycopg.Connection[Any]) -> None:
+    def _look(self, connection: psycopg.Connection[Any]) -> tuple[dict[str, int], int]:
+        """Return the lowest timestamp of the rows by topic, and the time of the database."""
         table = MessageTable(self.names)
         view = TableView(table, connection)
         left = connection.execute(table.compose(_BACK)).fetchall()
@@ -314,23 +311,17 @@ class Resumption:
         self._came_back = len(left)
         self.repair = self._compare(view)
         found = connection.execute(table.compose(_SINCE)).fetchall()
-        self._since = {topic: int(since) for topic, _, since in found}
         self.waiting = sum(count for _, count, _ in found)
         self.in_delivery = len(self.progress.ids) - self.progress.missing
-        self._now_ms = view.now_ms()
         if broken := breaches(connection, table.places):  # that comes first (R75)
             self.repair = Repair("; ".join(f"{one.what}: {one.harm}" for one in broken), broken[0].fix)
+        return {topic: int(since) for topic, _, since in found}, view.now_ms()
 
     def _compare(self, view: TableView) -> Repair:
         not_begun = NOT_BEGUN._replace(lost=view.has_evidence())
         name, self.progress = view.progress() or (self.source, not_begun)
         self.committed = read_committed(self.kafka, self.channel, self.source, stable=True)
         return repair(self.source, name, self.progress, self.committed, self._came_back)
-
-    def _search(self, passed: Callable[[int], None]) -> Delivered:
-        origins = [] if self.progress.lost else [self.source]  # it may have been delivered under another name
-        search = DeliveredSearch(self.kafka, self.channel, origins, self.most, self._now_ms, passed)
-        return search.search(self._since)
 
     def _delivered(self, connection: psycopg.Connection[Any], searched: Delivered) -> list[RowIdentity]:
         """Return the rows whose messages are on their real topics; one that may be there is a gap."""
@@ -380,17 +371,13 @@ class Resumption:
         is_begun = self.repair.incarnation != NOT_BEGUN.incarnation
         ids, xids, starts = _columns(self.delivered)
         return {
+            **self.progress._asdict(),
             "to_incarnation": self.repair.incarnation if is_begun else str(uuid4()),
             "highest": max((id_ for id_, _, _ in self._skipped), default=0),
-            "lost": self.progress.lost,
             "to": self.repair.batch,
             "to_nonce": self.repair.nonce,
             "proven": self.repair.batch,
             "name": self.source,
-            "incarnation": self.progress.incarnation,
-            "batch": self.progress.batch,
-            "nonce": self.progress.nonce,
-            "delivered": self.progress.delivered,
             "ids": ids,
             "xids": xids,
             "starts": starts,
@@ -451,18 +438,10 @@ class Resumption:
             "not_searched": self.gaps,
         }
 
-    def lines(self) -> Iterator[str]:
-        kafka = self.committed.batch if self.committed else "none"
-        yield f"table source {self.source}: {self.outcome}"
-        yield f"newest batch {self.progress.batch}, delivered {self.progress.delivered}, batch in Kafka {kafka}"
-        yield f"{self.waiting} rows, {self.in_delivery} of them of the newest batch"
-        yield self.repair.halted
-        yield self.why
-        if self.repair.halted and not self.why:
-            yield from self._consequences()
-        yield from (f"not searched: {gap}" for gap in self.gaps)
-
-    def _consequences(self) -> Iterator[str]:
+    def consequences(self) -> Iterator[str]:
+        """Yield what would happen, or has."""
+        if not self.repair.halted or self.why:
+            return
         verb, count = "will be" if self.deleted is None else "were", len(self._skipped)
         twice = "; those that were delivered before are delivered twice"
         if self.rows is Rows.SKIP_DELIVERED:
@@ -470,7 +449,6 @@ class Resumption:
             yield f"{len(self.back)} rows, which had left the table before, {verb} deleted" if self.back else ""
             twice = ""
         yield f"the numbers {verb} set to {self.repair.batch}; a relay delivers {self.waiting - count} rows{twice}"
-        yield self.repair.warning
 
     def _changed(self) -> UsageError:
         return UsageError(

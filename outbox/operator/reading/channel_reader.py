@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from confluent_kafka import Message, TopicPartition
@@ -77,6 +78,7 @@ def _progress(
     )
 
 
+@dataclass
 class ChannelReader:
     """Gathers what is unsettled.
 
@@ -84,59 +86,51 @@ class ChannelReader:
         most: Op records that are read of a partition.
     """
 
-    def __init__(
-        self,
-        kafka: Mapping[str, str],
-        channel: ChannelDescription,
-        gathering: Gathering,
-        most: int,
-        passed: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self._kafka = kafka
-        self._channel = channel
-        self._gathering = gathering
-        self._most = most
-        self._passed = passed
-        self._unread: list[Gap] = []
+    kafka: Mapping[str, str]
+    channel: ChannelDescription
+    gathering: Gathering
+    most: int
+    passed: Callable[[int], None] = lambda _: None
+    unread: list[Gap] = field(default_factory=list)
 
     def gather(self) -> list[Gap]:
         """Read all of it; return what was not read, because it was too much or cannot be read."""
-        progress, unread = read_progress(self._kafka, self._channel)
+        progress, unread = read_progress(self.kafka, self.channel)
         if not progress:
             raise UnsafeError(f"{unread[0].place} cannot be read: {unread[0].why}")
-        self._unread += unread
-        with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
+        self.unread += unread
+        with SpanReader(self.kafka, self.channel.channel.relay_group) as reader:
             for number, found in progress.items():
                 self._read_halves(reader, number, found.half)
-            for manifest in read_manifests(self._kafka, self._channel, self._cannot_read):
-                self._gathering.add_manifest(manifest)
-            if self._gathering.sums:
+            for manifest in read_manifests(self.kafka, self.channel, self._cannot_read):
+                self.gathering.add_manifest(manifest)
+            if self.gathering.sums:
                 self._read_ops(reader, progress)
-        return self._unread
+        return self.unread
 
     def _read_halves(self, reader: SpanReader, number: int, checkpoint: HalfCheckpoint) -> None:
-        whole = reader.whole(self._channel.half.name, number)
+        whole = reader.whole(self.channel.half.name, number)
         if whole.start > checkpoint.offset:
             self._miss(number, checkpoint.offset, whole.start, "retention or an operator removed them")
         if whole.stop < checkpoint.head:
             self._miss(number, whole.stop, checkpoint.head, "Kafka has lost records that it had acknowledged")
         for span, is_unsettled in unsettled_spans(whole, checkpoint):
-            for message in reader.read([span], self._passed):
+            for message in reader.read([span], self.passed):
                 offset = message.offset() or 0
-                if self._gathering.is_full(number):
+                if self.gathering.is_full(number):
                     place = f"{whole.topic}/{number}, offsets {offset} to {whole.stop}"
-                    self._unread.append(Gap(place, "more halves are unsettled than are looked at", partition=number))
+                    self.unread.append(Gap(place, "more halves are unsettled than are looked at", partition=number))
                     return
                 if is_unsettled(offset):
                     self._take_half(message)
 
     def _miss(self, number: int, start: int, stop: int, why: str) -> None:
-        place = f"{self._channel.half.name}/{number}, offsets {start} to {stop}"
-        self._unread.append(Gap(place, why, partition=number, is_fault=True))
+        place = f"{self.channel.half.name}/{number}, offsets {start} to {stop}"
+        self.unread.append(Gap(place, why, partition=number, is_fault=True))
 
     def _cannot_read(self, message: Message, error: ProtocolError) -> None:
         """Note a record that is of a newer format, or none."""
-        self._unread.append(Gap(place_of(message), str(error), partition=message.partition(), is_fault=True))
+        self.unread.append(Gap(place_of(message), str(error), partition=message.partition(), is_fault=True))
 
     def _take_half(self, message: Message) -> None:
         try:
@@ -145,23 +139,23 @@ class ChannelReader:
             self._cannot_read(message, error)
             return
         if half is None:
-            self._gathering.malformed += 1
+            self.gathering.malformed += 1
         else:
-            self._gathering.add_half(half)
+            self.gathering.add_half(half)
 
     def _read_ops(self, reader: SpanReader, progress: Mapping[int, RelayProgress]) -> None:
-        verdict_topic = self._channel.verdict.name
+        verdict_topic = self.channel.verdict.name
         spans = [
             self._cut(span, needed)
-            for number, since in self._gathering.since().items()
+            for number, since in self.gathering.since().items()
             if number in progress
             for topic, needed in (
-                (self._channel.op.name, progress[number].op.offset),
+                (self.channel.op.name, progress[number].op.offset),
                 (verdict_topic, progress[number].verdict.offset),
             )
             for span in reader.since(topic, [number], since - SKEW_MS)
         ]
-        for message in reader.read(spans, self._passed):
+        for message in reader.read(spans, self.passed):
             place = (message.offset() or 0, message.timestamp()[1])
             try:
                 entries = to_ops(message, verdict=message.topic() == verdict_topic)
@@ -171,15 +165,15 @@ class ChannelReader:
             except MisplacedOpError:
                 continue  # the relay counts it (R65)
             for source, entry in entries:
-                self._gathering.add_op(entry, source, *place, self._channel.half.id)
+                self.gathering.add_op(entry, source, *place, self.channel.half.id)
 
     def _cut(self, span: Span, needed: int) -> Span:
         """So much of a span of ops or verdicts that it is not too much, from the relay's position at the latest."""
         start = min(span.start, needed)
-        if span.stop - start > self._most:
-            start = max(min(needed, span.stop), span.stop - self._most)
+        if span.stop - start > self.most:
+            start = max(min(needed, span.stop), span.stop - self.most)
             place = f"{span.topic}/{span.partition}, offsets {span.start} to {start}"
-            self._unread.append(Gap(place, f"more than the last {self._most} records", partition=span.partition))
+            self.unread.append(Gap(place, f"more than the last {self.most} records", partition=span.partition))
         return Span(span.topic, span.partition, start, span.stop)
 
 

@@ -52,16 +52,14 @@ class DatabaseStatus:
     """State of a transaction in a database.
 
     Args:
-        database: Name of the database in the checker's settings; empty for none.
-        created_ms: When the row was made, ms since 1970 by the database's clock; 0 without.
+        database: Name of the database in the checker's settings; None: none is configured.
         holder: Process id of the backend whose local transaction is open; None if there is none.
         placed: Whether the row is the operator's, placed just now.
     """
 
     standing: SourceState
-    database: str
+    database: str | None
     row: Row | None = None
-    created_ms: int = 0
     holder: int | None = None
     incarnation: str | None = None
     placed: bool = False
@@ -75,7 +73,7 @@ class DatabaseView:
     """The callback tables of one database, for one operator's command."""
 
     def __init__(self, name: str, settings: CheckerDatabase, channel: str) -> None:
-        self._name = name
+        self.name = name
         self._settings = settings
         self._table = CallbackTable(settings.table_names())
         self._channel = channel
@@ -109,7 +107,8 @@ class DatabaseView:
             failpoint("resolve.placed")
             seen = self._look(connection, today, requests, alive, gone)
             if any(one.standing is SourceState.COMMITTED for one in seen.values()):
-                self._write(connection)
+                with self._durable(connection):  # whichever process placed its row (R9)
+                    connection.execute(self._table.compose(_WRITE))
             return {id_: replace(one, placed=id_ in placed) for id_, one in seen.items()}
 
     def _place(
@@ -145,7 +144,10 @@ class DatabaseView:
 
     def _purged(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], alive: Alive) -> set[str]:
         """Return of which transactions the row may have been purged."""
-        watermarks = self._watermarks(connection, requests) if requests else {}
+        if not requests:
+            return set()
+        keys = sorted({_watermark_key(request) for request in requests})
+        watermarks = dict(connection.execute(self._table.compose(_WATERMARKS), (keys,)).fetchall())
         below = {request.transaction_id for request in requests if _is_purged(request, watermarks)}
         return below.difference(alive(below)) if below else below
 
@@ -153,11 +155,6 @@ class DatabaseView:
         """Return whose local transaction is not open, and cannot become so before this transaction ends."""
         ids = sorted(request.transaction_id for request in requests)
         return {id_ for (id_,) in connection.execute(_TRY_LOCKS, (ids, list(map(lock_number, ids)))).fetchall()}
-
-    def _write(self, connection: psycopg.Connection[Any]) -> None:
-        """Make a COMMIT durable before it is reported, whichever process placed its row (R9)."""
-        with self._durable(connection):
-            connection.execute(self._table.compose(_WRITE))
 
     def _look(
         self,
@@ -174,12 +171,12 @@ class DatabaseView:
 
         def status(request: CheckRequest) -> DatabaseStatus:
             id_, holder = request.transaction_id, holders.get(lock_number(request.transaction_id))
-            seen = DatabaseStatus(SourceState.MISMATCH, self._name, incarnation=today)
+            seen = DatabaseStatus(SourceState.MISMATCH, self.name, incarnation=today)
             if _foreign(request, today, gone):
                 return seen
             if id_ in rows:
-                row, created = rows[id_]
-                return replace(seen, standing=of_row(row, request.topic_id), row=row, created_ms=created)
+                row, _ = rows[id_]
+                return replace(seen, standing=of_row(row, request.topic_id), row=row)
             if holder is not None:
                 return replace(seen, standing=SourceState.OPEN, holder=holder)
             return replace(seen, standing=SourceState.PURGED if id_ in purged else SourceState.NO_ROW)
@@ -190,11 +187,6 @@ class DatabaseView:
         """Return the rows of transactions, with their creation times, ms since 1970."""
         with self._connect(writes=False) as connection:
             return self._read(connection, ids)
-
-    def _watermarks(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> dict[str, int]:
-        """Return the purge watermarks of some transactions' half partitions, by key."""
-        keys = sorted({_watermark_key(request) for request in requests})
-        return dict(connection.execute(self._table.compose(_WATERMARKS), (keys,)).fetchall())
 
     def _read(self, connection: psycopg.Connection[Any], ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
         rows = connection.execute(self._table.compose(_READ), (list(ids),)).fetchall()
@@ -209,17 +201,17 @@ class DatabaseView:
             connection = operator_session(self._settings.connection_string(), writes=writes)
         except psycopg.Error as error:
             reason = connection_problem(error, self._settings.connection_string())
-            raise ConfigurationError(f"database {self._name!r} does not answer: {reason}") from error
+            raise ConfigurationError(f"database {self.name!r} does not answer: {reason}") from error
         try:
             with connection:
                 self._table.verify(connection)
                 yield connection
         except TableError as error:
-            raise TableError(f"database {self._name!r}: {error}") from error
+            raise TableError(f"database {self.name!r}: {error}") from error
         except psycopg.Error as error:
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigurationError(
-                f"database {self._name!r}: {type(error).__name__}: {first_line}; run it again to list what is decided"
+                f"database {self.name!r}: {type(error).__name__}: {first_line}; run it again to list what is decided"
             ) from error
 
     @contextmanager

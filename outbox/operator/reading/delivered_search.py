@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from confluent_kafka import Message
@@ -16,7 +17,7 @@ from outbox.operator.state.coverage import Coverage, Gap
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel, is_topic_name
 
 SKEW_MS = 600_000
-"""How far the clocks of brokers and databases may be apart."""
+"""How far the clocks of applications, brokers and databases may be apart."""
 
 OPEN_SECONDS = 5.0
 """Time for open Kafka transactions on a real topic to end."""
@@ -29,6 +30,7 @@ class Delivered(NamedTuple):
     gaps: list[Gap]  # what was not read; with one, what was not found may have been delivered
 
 
+@dataclass
 class DeliveredSearch:
     """Searches real topics for what some owners delivered: a table source, or half partitions.
 
@@ -37,22 +39,14 @@ class DeliveredSearch:
         most: Records that are read of a topic at most.
     """
 
-    def __init__(
-        self,
-        kafka: Mapping[str, str],
-        channel: Channel,
-        origins: Collection[str],
-        most: int,
-        now_ms: int,
-        passed: Callable[[int], None],
-    ) -> None:
-        self._kafka = kafka
-        self._service = channel.relay_group
-        self._origins = frozenset(origin.encode() for origin in origins)
-        self._limits = most, "see --records", passed
-        self._now_ms = now_ms
-        self._found = Delivered({}, [])
-        self._coverage = Coverage(unread=self._found.gaps)
+    kafka: Mapping[str, str]
+    channel: Channel
+    origins: Collection[str]
+    most: int
+    now_ms: int
+    passed: Callable[[int], None]
+    transactions: dict[int, set[str]] = field(default_factory=dict)
+    coverage: Coverage = field(default_factory=Coverage)
 
     def search(self, since_ms: Mapping[str, int]) -> Delivered:
         """Return what was delivered, by the records that `read_committed` readers see.
@@ -61,26 +55,26 @@ class DeliveredSearch:
             since_ms: The topics, and the lowest timestamp that a record in question can have there, ms since 1970.
         """
         names = [name for name in since_ms if is_topic_name(name)]
-        admin = admin_client(self._kafka)
+        admin = admin_client(self.kafka)
         described = describe_topics(admin, names) if names else {}
-        with SpanReader(self._kafka, self._service) as reader:
-            walk = Walk(reader, self._coverage, *self._limits)
+        with SpanReader(self.kafka, self.channel.relay_group) as reader:
+            walk = Walk(reader, self.coverage, self.most, "see --records", self.passed)
             for name in names:
                 topic = described.get(name)
                 if gap := unprovable(name, topic):
-                    self._found.gaps.append(gap)
+                    self.coverage.unread.append(gap)
                 if topic is not None:
                     walk.read(self._spans(reader, admin, topic, since_ms[name] - SKEW_MS), self._take)
-        return self._found
+        return Delivered(self.transactions, self.coverage.unread)
 
     def _spans(self, reader: SpanReader, admin: AdminClient, topic: TopicDescription, since: int) -> list[Span]:
         self._await_ends(admin, topic)
         spans = reader.since(topic.name, range(topic.partitions), since)
         for span in spans:
             start = reader.whole(span.topic, span.partition).start
-            if may_be_removed(topic, start, span.start, since, self._now_ms):
+            if may_be_removed(topic, start, span.start, since, self.now_ms):
                 why = "retention may have removed records of its time"
-                self._coverage.miss(f"{topic.name}/{span.partition}", why, topic.name)
+                self.coverage.miss(f"{topic.name}/{span.partition}", why, topic.name)
         return spans
 
     def _await_ends(self, admin: AdminClient, topic: TopicDescription) -> None:
@@ -93,7 +87,7 @@ class DeliveredSearch:
                 return
             if time.monotonic() > deadline:
                 why = "a Kafka transaction is open on it, or a partition does not answer"
-                self._coverage.miss(topic.name, why, topic.name)
+                self.coverage.miss(topic.name, why, topic.name)
                 return
             time.sleep(0.2)
 
@@ -101,9 +95,9 @@ class DeliveredSearch:
         """Note row id or half offset, and transaction id, of a record of the owners."""
         headers = dict(headers_of(message))
         owner, _, place = (headers.get(ORIGIN_HEADER) or b"").rpartition(b"/")
-        if (owner in self._origins or not self._origins) and place.isdigit():
+        if (owner.decode(errors="replace") in self.origins or not self.origins) and place.isdigit():
             transaction_id, _, _ = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
-            self._found.transactions.setdefault(int(place), set()).add(transaction_id)
+            self.transactions.setdefault(int(place), set()).add(transaction_id)
 
 
 def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:

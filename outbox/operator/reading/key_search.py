@@ -1,7 +1,8 @@
 """Search for the messages of one key, wherever they are: in tables, in the channel's topics, on real topics."""
 
 import base64
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from confluent_kafka import Message
@@ -13,7 +14,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.reading.channel_reader import read_progress, to_half, unsettled_spans
-from outbox.operator.reading.table_view import FoundRow, TableView, table_connection
+from outbox.operator.reading.table_view import ROWS, TableView, table_connection
 from outbox.operator.reading.topic_walk import Walk
 from outbox.operator.state.coverage import Coverage, FoundMessage, Standing
 from outbox.protocol.envelope import parse_envelope
@@ -21,10 +22,8 @@ from outbox.protocol.identifiers import message_id
 from outbox.protocol.names import MESSAGE_ID_HEADER, SERVICE_HEADER, TARGET_HEADER
 from outbox.protocol.partitioner import partition_for_key
 
-ROWS = 10_000
-"""Rows of one key that are read of a table at most."""
 
-
+@dataclass
 class KeySearch(Coverage):
     """Searches for one key; collects what was found, what was read, and what was not.
 
@@ -34,21 +33,15 @@ class KeySearch(Coverage):
         most: Records that are read of a topic at most.
     """
 
-    def __init__(
-        self,
-        key: bytes,
-        topics: Collection[str],
-        service: str | None,
-        most: int,
-        passed: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        super().__init__()
-        self._key = key
-        self._encoded = base64.b64encode(key)
-        self._topics = frozenset(topics)
-        self._service = service
-        self._limits = most, "narrow it with --since", passed
-        self.found: list[FoundMessage] = []
+    key: bytes
+    topics: Collection[str]
+    service: str | None
+    most: int
+    passed: Callable[[int], None] = lambda _: None
+    found: list[FoundMessage] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._encoded = base64.b64encode(self.key)
 
     def message_tables(self, tables: Mapping[str, TableSettings]) -> None:
         """Search the rows that wait and those that are discarded."""
@@ -59,27 +52,24 @@ class KeySearch(Coverage):
             names = settings.message_names()
             try:
                 with table_connection(source, names, settings.connection_string()) as connection:
-                    waiting, discarded = TableView(MessageTable(names), connection).find(self._key, ROWS)
+                    waiting, discarded = TableView(MessageTable(names), connection).find(self.key)
             except ConfigurationError as error:
                 self.miss(f"table source {source}", str(error), is_fault=True)
                 continue
             self.databases.append(source)
             if ROWS in {len(waiting), len(discarded)}:
                 self.miss(f"table source {source}", f"more than {ROWS} rows of this key")
-            self._take_rows(source, Standing.WAITING, waiting)
-            self._take_rows(source, Standing.DISCARDED, discarded)
-
-    def _take_rows(self, source: str, standing: Standing, rows: Iterable[FoundRow]) -> None:
-        for row in rows:
-            found = (row.message, row.topic, row.service, f"row {row.id} of table source {source}")
-            self._note(FoundMessage(standing, *found, row.started_us // 1_000, row.detail))
+            for row in (*waiting, *discarded):
+                standing = Standing.DISCARDED if row.at_ms else Standing.WAITING
+                found = (row.message, row.topic, row.service, f"row {row.id} of table source {source}")
+                self._note(FoundMessage(standing, *found, row.started_us // 1_000, row.detail))
 
     def channel_topics(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
         """Search the halves that are not settled, and the discard topic."""
         progress, unread = read_progress(kafka, channel)
         self.unread += unread
         with SpanReader(kafka, channel.channel.relay_group) as reader:
-            walk = Walk(reader, self, *self._limits)
+            walk = self._walk(reader)
             for number, one in progress.items():
                 for span, is_unsettled in unsettled_spans(reader.whole(channel.half.name, number), one.half):
                     walk.read([span], partial(self._take_half, is_unsettled))
@@ -92,21 +82,24 @@ class KeySearch(Coverage):
     def real_topics(self, kafka: Mapping[str, str], group: str, since_ms: int) -> None:
         """Search the key's partition of each topic that was named, from a time on, ms since 1970."""
         with SpanReader(kafka, group) as reader:
-            walk = Walk(reader, self, *self._limits)
-            for topic in sorted(self._topics):
+            walk = self._walk(reader)
+            for topic in sorted(self.topics):
                 there = reader.partitions(topic)
                 if not there:
                     self.miss(topic, "the topic does not exist, or may not be described", is_fault=True)
                     continue
-                number = partition_for_key(self._key, len(there))
+                number = partition_for_key(self.key, len(there))
                 walk.read(reader.since(topic, [number], since_ms), self._take_real)
 
+    def _walk(self, reader: SpanReader) -> Walk:
+        return Walk(reader, self, self.most, "narrow it with --since", self.passed)
+
     def _note(self, message: FoundMessage) -> None:
-        if (not self._topics or message.topic in self._topics) and self._service in {None, message.service or None}:
+        if (not self.topics or message.topic in self.topics) and self.service in {None, message.service or None}:
             self.found.append(message)
 
     def _take_half(self, is_unsettled: Callable[[int], bool], message: Message) -> None:
-        if message.key() == self._key and is_unsettled(message.offset() or 0) and (half := to_half(message)):
+        if message.key() == self.key and is_unsettled(message.offset() or 0) and (half := to_half(message)):
             control = half.control
             id_ = message_id(control.transaction_id, control.position)
             standing = Standing.UNSETTLED
@@ -119,14 +112,14 @@ class KeySearch(Coverage):
             dead.pop(place, None)
         elif self._encoded in value:  # nearly all others are ruled out without parsing; a manifest has no key
             envelope = parse_envelope(value)
-            if envelope.key == self._key:  # a half that is malformed may lack the headers
+            if envelope.key == self.key:  # a half that is malformed may lack the headers
                 headers = {name: (content or b"").decode(errors="replace") for name, content in envelope.headers}
                 topic, service = headers.get(TARGET_HEADER, "").rpartition(":")[0], headers.get(SERVICE_HEADER, "")
                 found = (place.decode(errors="replace"), topic, service, _place(message), envelope.timestamp)
                 dead[place] = FoundMessage(Standing.DISCARDED, *found)
 
     def _take_real(self, message: Message) -> None:
-        if message.key() == self._key:
+        if message.key() == self.key:
             id_ = (dict(headers_of(message)).get(MESSAGE_ID_HEADER) or b"").decode(errors="replace")
             found = (id_, message.topic() or "", "", _place(message), message.timestamp()[1])
             self.found.append(FoundMessage(Standing.DELIVERED, *found))

@@ -1,9 +1,9 @@
 """Searches databases, message tables and topics for one transaction: by known places, else by time; with a bound."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
@@ -20,6 +20,7 @@ from outbox._table.table_publisher import ask_table_outcome
 from outbox.errors import ConfigurationError, UsageError
 from outbox.operator.reading.channel_reader import to_half, to_ops
 from outbox.operator.reading.database_view import DatabaseView
+from outbox.operator.reading.delivered_search import SKEW_MS
 from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_view import FoundRow, TableView, table_connection
 from outbox.operator.reading.topic_walk import Walk
@@ -31,12 +32,6 @@ from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, Channel
 from outbox.protocol.op import NO_OFFSET, MisplacedOpError, OpEntry, OpKind, OpSource
 from outbox.protocol.partitioner import partition_for_key
 from outbox.transaction import Outcome
-
-SKEW_MS = 600_000
-"""How far the clocks of application, brokers and databases may be apart."""
-
-ROWS = 10_000
-"""Rows of the transaction that are read at most."""
 
 _Chosen = tuple[int, bytes | None]
 """The partition that a message names, and its key."""
@@ -53,18 +48,14 @@ def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, fou
             continue
         found.databases.append(name)
         for row, created in there.values():
-            _note_row(found, name, row, created)
+            kind = OpKind.COMMIT if row.committed else OpKind.ROLLBACK
+            what = "C, committed" if row.committed else "R, a rollback row"
+            what += f", damaged: {row.damage}" if row.damage else ""
+            detail = f"{what}; half partition {row.partition}, offsets {row.first_offset} to {row.last_offset}"
+            found.note(TimelineEvent(created, EventKind.ROW, name, None, None, None, detail, kind, row.positions))
+            found.committed_row = row.committed or bool(found.committed_row)
             rows.append(row)
     return rows
-
-
-def _note_row(found: Findings, database: str, row: Row, created: int) -> None:
-    kind = OpKind.COMMIT if row.committed else OpKind.ROLLBACK
-    what = "C, committed" if row.committed else "R, a rollback row"
-    what += f", damaged: {row.damage}" if row.damage else ""
-    detail = f"{what}; half partition {row.partition}, offsets {row.first_offset} to {row.last_offset}"
-    found.note(TimelineEvent(created, EventKind.ROW, database, None, None, None, detail, kind, row.positions))
-    found.committed_row = row.committed or bool(found.committed_row)
 
 
 def search_tables(
@@ -105,8 +96,8 @@ class _TableSearch(NamedTuple):
         if outcome is Outcome.ROLLED_BACK and not view.was_rolled_back(xid_of(id_)):
             outcome = Outcome.TOO_OLD  # it has no row in this table: it may have some in others
         progress, committed = (view.progress() or (None, None))[1], self._committed()
-        waiting, discarded = view.find(id_, ROWS)  # after the progress: what has gone since was delivered
-        delivered = view.find_delivered(id_, ROWS)  # after the rows: their evidence is there when they have gone
+        waiting, discarded = view.find(id_)  # after the progress: what has gone since was delivered
+        delivered = view.find_delivered(id_)  # after the rows: their evidence is there when they have gone
         found.outcomes[self.source] = Status.NOT_FOUND if outcome is Outcome.TOO_OLD else Status(outcome)
         if outcome is Outcome.OPEN and (pid := view.backend_of(xid_of(id_))) is not None:
             found.backends[self.source] = pid
@@ -143,6 +134,7 @@ class _TableSearch(NamedTuple):
             found.since_ms = row.stamped_ms if found.since_ms is None else min(found.since_ms, row.stamped_ms)
 
 
+@dataclass
 class TopicSearch:
     """Searches topics for one transaction.
 
@@ -151,24 +143,15 @@ class TopicSearch:
         most: Records that are read of a topic at most.
     """
 
-    def __init__(
-        self,
-        kafka: Mapping[str, str],
-        channel: ChannelDescription,
-        found: Findings,
-        since: int,
-        most: int,
-        passed: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self._kafka = kafka
-        self._channel = channel
-        self._found = found
-        self._since = since
-        self._limits = most, "see --records", passed
-        self._id = found.transaction_id.encode()
-        self._place: Span | None = None  # where its halves are, by its row or an op
-        self._targets: dict[str, dict[int, _Chosen]] = {}  # by topic and position
-        self._real_since: int | None = None
+    kafka: Mapping[str, str]
+    channel: ChannelDescription
+    found: Findings
+    since: int
+    most: int
+    passed: Callable[[int], None] = lambda _: None
+    _place: Span | None = None  # where its halves are, by its row or an op
+    _targets: dict[str, dict[int, _Chosen]] = field(default_factory=dict)  # by topic and position
+    _real_since: int | None = None
 
     def topics(self, rows: Iterable[Row], more: Iterable[str] = ()) -> None:
         """Read the channel's topics, and the real topics that its halves name.
@@ -179,42 +162,43 @@ class TopicSearch:
         """
         for row in rows:
             self._know_row(row)
-        names, numbers = self._channel.channel, range(self._channel.partitions)
-        with SpanReader(self._kafka, names.relay_group) as reader:
-            walk = Walk(reader, self._found, *self._limits)
+        names, numbers = self.channel.channel, range(self.channel.partitions)
+        with SpanReader(self.kafka, names.relay_group) as reader:
+            walk = Walk(reader, self.found, self.most, "see --records", self.passed)
             for topic in (names.op_topic, names.verdict_topic):
-                walk.read(reader.since(topic, numbers, self._since), self._take_op, self._mentions)
-            walk.read(reader.since(names.discard_topic, numbers, self._since), self._take_discard, self._mentions)
+                walk.read(reader.since(topic, numbers, self.since), self._take_op, self._mentions)
+            walk.read(reader.since(names.discard_topic, numbers, self.since), self._take_discard, self._mentions)
             walk.read(self._half_spans(reader), self._take_half, self._mentions)
             for topic in more:
                 self._targets.setdefault(topic, {})
-            self._found.topics.update(self._targets)
+            self.found.topics.update(self._targets)
             for topic in self._targets:
                 self._read_real(walk, topic)
 
     def real_topics(self, more: Iterable[str] = ()) -> None:
         """Read the real topics of its rows alone, and those that are named, for a transaction of table mode."""
-        self._real_since = self._found.since_ms
-        with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
-            for topic in sorted({*self._found.topics, *more}):
-                self._read_real(Walk(reader, self._found, *self._limits), topic)
+        self._real_since = self.found.since_ms
+        with SpanReader(self.kafka, self.channel.channel.relay_group) as reader:
+            walk = Walk(reader, self.found, self.most, "see --records", self.passed)
+            for topic in sorted({*self.found.topics, *more}):
+                self._read_real(walk, topic)
 
     def _half_spans(self, reader: SpanReader) -> list[Span]:
         """Where its halves are, if that is known; else all partitions, from the time on."""
         place = self._place
         if place is None:
-            return reader.since(self._channel.half.name, range(self._channel.partitions), self._since)
+            return reader.since(self.channel.half.name, range(self.channel.partitions), self.since)
         whole = reader.whole(place.topic, place.partition)
         if whole.start > place.start:
             gone = f"{place.topic}/{place.partition}, offsets {place.start} to {min(whole.start, place.stop)}"
-            self._found.miss(gone, "retention has removed them")
+            self.found.miss(gone, "retention has removed them")
         return [Span(place.topic, place.partition, max(place.start, whole.start), min(place.stop, whole.stop))]
 
     def _read_real(self, walk: Walk, topic: str) -> None:
         """Read the partitions that the keys choose, then the others: the topic may have had fewer."""
-        there, since = walk.reader.partitions(topic), self._since
+        there, since = walk.reader.partitions(topic), self.since
         if not there:
-            self._found.miss(topic, "the topic does not exist, or may not be described")
+            self.found.miss(topic, "the topic does not exist, or may not be described")
             return
         if self._real_since is not None:
             since = self._real_since - SKEW_MS
@@ -227,40 +211,41 @@ class TopicSearch:
 
     def _all_are_visible(self, topic: str) -> bool:
         """Return whether all was found that a topic should have; where it is not known what, all of the transaction."""
-        wanted = set(needed(self._found))
+        wanted = set(needed(self.found))
         if of_topic := self._targets.get(topic):
             wanted.intersection_update(of_topic)
-        return bool(wanted) and wanted <= {event.position for event in self._found.of(EventKind.VISIBLE)}
+        return bool(wanted) and wanted <= {event.position for event in self.found.of(EventKind.VISIBLE)}
 
     def _mentions(self, message: Message) -> bool:
         """Return whether a record may be of the transaction; nearly all others are ruled out without parsing."""
-        if self._id in (message.key() or b"") or self._id in (message.value() or b""):
+        id_ = self.found.transaction_id.encode()
+        if id_ in (message.key() or b"") or id_ in (message.value() or b""):
             return True
-        return any(value is not None and self._id in value for _, value in headers_of(message))
+        return any(value is not None and id_ in value for _, value in headers_of(message))
 
     def _know_row(self, row: Row) -> None:
-        if row.topic_id == self._channel.half.id:
+        if row.topic_id == self.channel.half.id:
             self._know(row.partition, row.first_offset, row.last_offset)
         else:
-            self._found.miss(f"half topic {row.topic_id}", "the row names it, and it is not the present one")
+            self.found.miss(f"half topic {row.topic_id}", "the row names it, and it is not the present one")
 
     def _know(self, partition: int, first: int, last: int) -> None:
         """Note that its halves are here."""
-        if first > NO_OFFSET and self._place is None and partition < self._channel.partitions:
-            self._place = Span(self._channel.half.name, partition, first, last + 1)
+        if first > NO_OFFSET and self._place is None and partition < self.channel.partitions:
+            self._place = Span(self.channel.half.name, partition, first, last + 1)
 
     def _take_op(self, message: Message) -> None:
         try:
-            entries = to_ops(message, verdict=message.topic() == self._channel.verdict.name)
+            entries = to_ops(message, verdict=message.topic() == self.channel.verdict.name)
         except MisplacedOpError as error:
-            self._found.note(TimelineEvent(*_place_of(message, EventKind.OP), None, f"{error}: dropped"))
+            self._note(EventKind.OP, message, f"{error}: dropped")
             return
         for source, entry in entries:
-            if entry.transaction_id == self._found.transaction_id:
+            if entry.transaction_id == self.found.transaction_id:
                 self._note_op(message, source, entry)
 
     def _note_op(self, message: Message, source: OpSource, entry: OpEntry) -> None:
-        ours = (entry.topic_id, entry.partition) == (self._channel.half.id, message.partition())
+        ours = (entry.topic_id, entry.partition) == (self.channel.half.id, message.partition())
         words = [
             f"{entry.kind.name} by {source}",
             f"positions {entry.positions}",
@@ -270,13 +255,13 @@ class TopicSearch:
         ]
         kind = entry.kind if ours else None
         counts = entry.positions if entry.kind is OpKind.COMMIT else None
-        self._found.note(TimelineEvent(*_place_of(message, EventKind.OP), None, "; ".join(words), kind, counts))
+        self._note(EventKind.OP, message, "; ".join(words), kind=kind, counts=counts)
         if ours and entry.kind is not OpKind.UNKNOWN:
             self._know(entry.partition, entry.first_offset, entry.last_offset)
 
     def _take_half(self, message: Message) -> None:
         half = to_half(message)
-        if half is None or half.control.transaction_id != self._found.transaction_id:
+        if half is None or half.control.transaction_id != self.found.transaction_id:
             return
         control = half.control
         self._targets.setdefault(control.topic, {})[control.position] = (control.partition, message.key())
@@ -284,41 +269,38 @@ class TopicSearch:
         stamped = half.append_time if own is None else min(own, half.append_time)
         self._real_since = stamped if self._real_since is None else min(stamped, self._real_since)
         detail = f"for {control.topic}, service {control.service}, truth {control.truth}"
-        self._found.note(TimelineEvent(*_place_of(message, EventKind.HALF), control.position, detail))
+        self._note(EventKind.HALF, message, detail, control.position)
 
     def _take_discard(self, message: Message) -> None:
-        if message.key() != manifest_key(self._found.transaction_id):
+        if message.key() != manifest_key(self.found.transaction_id):
             return
-        place = _place_of(message, EventKind.DISCARDED)
         if message.value() is None:
-            self._found.note(replace(TimelineEvent(*place, None, "delivered or removed"), what=EventKind.LEFT))
+            self._note(EventKind.LEFT, message, "delivered or removed")
             return
         manifest = parse_manifest(message.value())
         detail = f"{manifest.reason}: {manifest.detail}"
-        self._found.note(TimelineEvent(*place, None, detail, manifest.decision, manifest.positions))
-        self._know(manifest.partition, *_ends([offset for _, offset in manifest.offsets]))
+        self._note(EventKind.DISCARDED, message, detail, kind=manifest.decision, counts=manifest.positions)
+        if offsets := [offset for _, offset in manifest.offsets]:
+            self._know(manifest.partition, min(offsets), max(offsets))
 
     def _take_real(self, message: Message) -> None:
         headers = dict(headers_of(message))
         id_, _, position = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
-        if id_ == self._found.transaction_id and position.isdecimal():
+        if id_ == self.found.transaction_id and position.isdecimal():
             late = headers.get(LATE_HEADER)
             kind, ms = message.timestamp()
             detail = f"read_committed readers see it; timestamp {utc(ms)}"
-            event = TimelineEvent(*_place_of(message, EventKind.VISIBLE), int(position), detail)
             if late:
-                event = replace(event, detail=f"{detail}; late: {late.decode(errors='replace')}")
-            self._found.note(event if kind == TIMESTAMP_LOG_APPEND_TIME else replace(event, time_ms=None))
+                detail += f"; late: {late.decode(errors='replace')}"
+            time_ms = ms if kind == TIMESTAMP_LOG_APPEND_TIME else None
+            self._note(EventKind.VISIBLE, message, detail, int(position), time_ms=time_ms)
+
+    def _note(self, what: EventKind, message: Message, detail: str, position: int | None = None, **more: Any) -> None:
+        place = message.topic() or "", message.partition() or 0, message.offset() or 0
+        event = TimelineEvent(message.timestamp()[1], what, *place, position, detail)
+        self.found.note(replace(event, **more))
 
 
 def _partition_of(named: int, key: bytes | None, partitions: int) -> int:
     """Return the partition of a message; -1: it may be in any, as it names none and has no key."""
     return named if named != ANY_PARTITION or key is None else partition_for_key(key, partitions)
-
-
-def _place_of(message: Message, what: EventKind) -> tuple[int, EventKind, str, int, int]:
-    return message.timestamp()[1], what, message.topic() or "", message.partition() or 0, message.offset() or 0
-
-
-def _ends(offsets: Sequence[int]) -> tuple[int, int]:
-    return (min(offsets), max(offsets)) if offsets else (NO_OFFSET, NO_OFFSET)

@@ -1,6 +1,7 @@
 """The state of one table source for operators: rows, owner, progress, and why rows wait. Nothing is written."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -16,7 +17,7 @@ from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.reading.table_view import TableView, refusal_to_write, table_connection
 from outbox.operator.settings import OperatorSettings
-from outbox.operator.state.channel_state import Condition, RefusingTopic, SourceState
+from outbox.operator.state.channel_state import Condition, SourceState
 from outbox.operator.state.repairs import NOT_BEGUN
 from outbox.operator.state.waiting_rows import (
     SourceWaits,
@@ -55,6 +56,7 @@ def table_of(settings: TableSettings) -> Delivered:
     return ForeignSource(names, settings.foreign_name()) if settings.is_foreign else MessageTable(names)
 
 
+@dataclass
 class SourceReporter:
     """Looks at table sources.
 
@@ -63,14 +65,11 @@ class SourceReporter:
         writes: Whether this client has a relay's rights, so that a right to write that it lacks is a reason.
     """
 
-    def __init__(
-        self, kafka: Mapping[str, str], channel: Channel, *, is_unreachable: bool = False, writes: bool = False
-    ) -> None:
-        self._writes = writes
-        self._kafka = kafka
-        self._channel = channel
-        self.is_unreachable = is_unreachable
-        self._admin: AdminClient | None = None
+    kafka: Mapping[str, str]
+    channel: Channel
+    is_unreachable: bool = False
+    writes: bool = False
+    _admin: AdminClient | None = None
 
     def report(self, source: str, table: Delivered, dsn: str) -> SourceState:
         """Return the state of a source; what does not answer is part of it.
@@ -88,15 +87,11 @@ class SourceReporter:
         except ConfigurationError as error:
             found.condition, found.why = Condition.UNREACHABLE, broken or str(error)
         if found.condition is Condition.NO_OWNER and not found.why:
-            self._explain(found, dsn)
+            if refusal := refusal_to_write(dsn):
+                found.condition, found.why = Condition.READ_ONLY, f"the database takes no writes of a relay: {refusal}"
+            elif self.is_unreachable:
+                found.condition = Condition.NO_KAFKA
         return found
-
-    def _explain(self, found: SourceState, dsn: str) -> None:
-        """Find out what keeps every relay from a source without an owner; nothing: none runs that names it."""
-        if refusal := refusal_to_write(dsn):
-            found.condition, found.why = Condition.READ_ONLY, f"the database takes no writes of a relay: {refusal}"
-        elif self.is_unreachable:
-            found.condition = Condition.NO_KAFKA
 
     def _look(self, found: SourceState, view: TableView) -> None:
         now = view.now_ms()
@@ -107,7 +102,6 @@ class SourceReporter:
         topics = view.by_topic(ROWS)
         found.rows = sum(one.rows for one in topics)
         found.more_rows = found.rows >= ROWS
-
         found.age_ms = max((age_of(one.started_us, now) for one in topics), default=None)
         found.waiting = self._reasons(found, view, topics, now)
         found.in_delivery = len(progress.ids) - progress.missing if progress else 0
@@ -126,7 +120,7 @@ class SourceReporter:
                     found.not_read.append(why)
                     break
                 self._ask_kafka()
-                committed = read_committed(self._kafka, self._channel, found.source)
+                committed = read_committed(self.kafka, self.channel, found.source)
                 found.kafka_read = True
                 if before == (view.progress() or (found.source, None)):
                     contradicts = contradiction(progress or NOT_BEGUN, committed)
@@ -165,8 +159,8 @@ class SourceReporter:
     def _states(self, names: Collection[str]) -> dict[str, TopicState]:
         self._ask_kafka()
         if self._admin is None:
-            self._admin = admin_client(self._kafka)
-        return topic_states(self._admin, names, writes=self._writes)
+            self._admin = admin_client(self.kafka)
+        return topic_states(self._admin, names, writes=self.writes)
 
 
 def topic_states(admin: AdminClient, names: Collection[str], *, writes: bool) -> dict[str, TopicState]:
@@ -175,10 +169,10 @@ def topic_states(admin: AdminClient, names: Collection[str], *, writes: bool) ->
     return {name: topic_state(name, described.get(name), writes=writes) for name in names}
 
 
-def refusing(admin: AdminClient, names: Collection[str], *, writes: bool = False) -> list[RefusingTopic]:
+def refusing(admin: AdminClient, names: Collection[str], *, writes: bool = False) -> list[TopicState]:
     """Return which real topics take no messages, and why; for `writes` see `SourceReporter`."""
-    states = sorted(topic_states(admin, names, writes=writes).items())
-    return [RefusingTopic(name, one.why, one.detail) for name, one in states if one.why is not Waits.NEXT]
+    states = topic_states(admin, sorted(names), writes=writes).values()
+    return [one for one in states if one.reason is not Waits.NEXT]
 
 
 def read_committed(
@@ -196,10 +190,10 @@ def read_committed(
 def topic_state(name: str, topic: TopicDescription | None, *, writes: bool = False) -> TopicState:
     """Return what keeps a real topic from taking messages, as far as this client may see."""
     if topic is None:
-        return TopicState(0, Waits.TOPIC_MISSING, f"topic {name} does not exist")
+        return TopicState(name, 0, Waits.TOPIC_MISSING, f"topic {name} does not exist")
     if topic.lacks and (writes or not topic.lacks.startswith("WRITE ")):
-        return TopicState(0, Waits.NOT_AUTHORIZED, f"this client lacks {topic.lacks}")
+        return TopicState(name, 0, Waits.NOT_AUTHORIZED, f"this client lacks {topic.lacks}")
     if not all(topic.writable):
         few = "has a partition without a leader, or with fewer in-sync replicas than min.insync.replicas"
-        return TopicState(topic.partitions, Waits.TOPIC_UNAVAILABLE, f"topic {name} {few}")
-    return TopicState(topic.partitions)
+        return TopicState(name, topic.partitions, Waits.TOPIC_UNAVAILABLE, f"topic {name} {few}")
+    return TopicState(name, topic.partitions)

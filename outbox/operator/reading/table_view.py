@@ -134,6 +134,10 @@ _BACKEND: LiteralString = (
 )
 
 
+ROWS = 10_000
+"""Rows of one transaction or key that are read of a table at most."""
+
+
 class FoundRow(NamedTuple):
     """A row that waits or is discarded, or the evidence that it was delivered.
 
@@ -154,7 +158,6 @@ class FoundRow(NamedTuple):
 
     @property
     def message(self) -> str:
-        """Return the id of its message."""
         return message_id(table_transaction_id(self.xid, self.started_us), self.id)
 
 
@@ -207,20 +210,20 @@ class TableView:
         """Return how many rows are discarded, by reason."""
         return [DiscardedRows(*row) for row in self._all(_REASONS)]
 
-    def find(self, wanted: str | bytes, most: int) -> tuple[list[FoundRow], list[FoundRow]]:
+    def find(self, wanted: str | bytes) -> tuple[list[FoundRow], list[FoundRow]]:
         """Return the rows that wait, and those that are discarded, of a local transaction by its id, or of a key.
 
         By key the message table is scanned, whose rows are few by nature.
         """
         which = _OF_KEY if isinstance(wanted, bytes) else _LOCAL
         parameters = {"key": wanted} if isinstance(wanted, bytes) else local_of(wanted)
-        waiting = self._all(_WAITING + which, {**parameters, "most": most})  # first: no row is missed
-        discarded = self._all(_DISCARDED + which, {**parameters, "most": most})
+        waiting = self._all(_WAITING + which, {**parameters, "most": ROWS})  # first: no row is missed
+        discarded = self._all(_DISCARDED + which, {**parameters, "most": ROWS})
         return [FoundRow(*row) for row in waiting], [FoundRow(*row) for row in discarded]
 
-    def find_delivered(self, transaction_id: str, most: int) -> list[FoundRow]:
+    def find_delivered(self, transaction_id: str) -> list[FoundRow]:
         """Return the evidence of the rows of a local transaction (R61)."""
-        return [FoundRow(*row) for row in self._all(_DELIVERED, {**local_of(transaction_id), "most": most})]
+        return [FoundRow(*row) for row in self._all(_DELIVERED, {**local_of(transaction_id), "most": ROWS})]
 
     def was_rolled_back(self, xid: int) -> bool:
         """Return whether the server has it of the last transaction with an xid that it was rolled back."""
@@ -236,5 +239,4 @@ class TableView:
 
 
 def local_of(transaction_id: str) -> dict[str, Any]:
-    """Return the parameters of a statement about a local transaction."""
     return {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from confluent_kafka import Message
 
@@ -10,6 +11,7 @@ from outbox.operator.state.coverage import Coverage, Searched
 from outbox.protocol.errors import ProtocolError
 
 
+@dataclass
 class Walk:
     """One search through topics.
 
@@ -19,14 +21,11 @@ class Walk:
         passed: Called with the number of records that were read, from time to time.
     """
 
-    def __init__(
-        self, reader: SpanReader, coverage: Coverage, most: int, narrower: str, passed: Callable[[int], None]
-    ) -> None:
-        self.reader = reader
-        self._coverage = coverage
-        self._most = most
-        self._narrower = narrower
-        self._passed = passed
+    reader: SpanReader
+    coverage: Coverage
+    most: int
+    narrower: str
+    passed: Callable[[int], None]
 
     def read(
         self,
@@ -36,29 +35,26 @@ class Walk:
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
         """Give the records that are wanted to `take`, until there is enough; one that cannot be parsed is a gap."""
-        allowed = cut_spans(spans, self._most)
+        allowed = cut_spans(spans, self.most)
         reached = {(span.topic, span.partition): span.start for span in allowed}
         broken_off = False
-        with closing(self.reader.read(allowed, self._passed)) as records:
+        with closing(self.reader.read(allowed, self.passed)) as records:
             for message in records:
                 reached[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
                 if wants(message):
-                    self._try(take, message)
+                    try:
+                        take(message)
+                    except ProtocolError as error:
+                        self.coverage.miss(place_of(message), str(error), is_fault=True)
                     if enough():
                         broken_off = True
                         break
         for span, part in zip(spans, allowed, strict=True):
             stop = reached[span.topic, span.partition] if broken_off else part.stop
-            self._coverage.searched.append(Searched(span.topic, span.partition, span.start, stop, span.stop))
+            self.coverage.searched.append(Searched(span.topic, span.partition, span.start, stop, span.stop))
             if part.stop < span.stop and not broken_off:
                 left = f"{span.topic}/{span.partition}, offsets {part.stop} to {span.stop}"
-                self._coverage.miss(left, f"more than {self._most} records: {self._narrower}", span.topic)
-
-    def _try(self, take: Callable[[Message], None], message: Message) -> None:
-        try:
-            take(message)
-        except ProtocolError as error:
-            self._coverage.miss(place_of(message), str(error), is_fault=True)
+                self.coverage.miss(left, f"more than {self.most} records: {self.narrower}", span.topic)
 
 
 def place_of(message: Message) -> str:

@@ -15,16 +15,7 @@ from outbox.operator.state.unsettled_transactions import (
     ServiceSum,
     UnsettledTransaction,
 )
-from outbox.operator.state.waiting_rows import SourceWaits, Waits
-
-
-@dataclass(frozen=True, slots=True)
-class RefusingTopic:
-    """A real topic that takes no messages, so that transactions wait for it."""
-
-    topic: str
-    reason: Waits
-    detail: str
+from outbox.operator.state.waiting_rows import SourceWaits, TopicState
 
 
 class Condition(enum.StrEnum):
@@ -90,7 +81,7 @@ class ChannelState:
     sums: list[ServiceSum] = field(default_factory=list)
     sums_not_listed: int = 0
     transactions: list[UnsettledTransaction] = field(default_factory=list)
-    refusing: list[RefusingTopic] = field(default_factory=list)
+    refusing: list[TopicState] = field(default_factory=list)
     not_listed: int = 0
     malformed_halves: int = 0
     discarded: list[DiscardedHalves] = field(default_factory=list)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from outbox.operator.state.channel_state import RefusingTopic
 from outbox.operator.state.coverage import Coverage
+from outbox.operator.state.waiting_rows import TopicState
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.identifiers import created_ms
 from outbox.protocol.op import OpKind
@@ -119,11 +119,9 @@ class Findings(Coverage):
 
     def timeline(self) -> list[TimelineEvent]:
         """All events in the order of their times; those whose time is not known come last."""
-        return sorted(self.events, key=_moment)
-
-
-def _moment(event: TimelineEvent) -> tuple[bool, int, int, int]:
-    return event.time_ms is None, event.time_ms or 0, _ORDER[event.what], event.offset or 0
+        return sorted(
+            self.events, key=lambda one: (one.time_ms is None, one.time_ms or 0, _ORDER[one.what], one.offset or 0)
+        )
 
 
 class Status(enum.StrEnum):
@@ -169,7 +167,7 @@ class Story:
     found: Findings
     since_ms: int
     members: Mapping[str, int | None]
-    refusing: Sequence[RefusingTopic] = ()
+    refusing: Sequence[TopicState] = ()
 
     @property
     def conclusion(self) -> Conclusion:

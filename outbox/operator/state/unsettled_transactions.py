@@ -15,6 +15,13 @@ from outbox.protocol.positions import Positions
 _DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 
 
+ServicePartition = tuple[str, int]
+"""Service and half partition."""
+
+Lane = tuple[str, int, bytes]
+"""Service, half partition and ordering key."""
+
+
 class Half(NamedTuple):
     """A half as it was read; nothing of its content.
 
@@ -43,17 +50,6 @@ class RecordedDecision(NamedTuple):
     append_time: int
 
 
-class RowSeen(NamedTuple):
-    """What a look into the database of a transaction showed."""
-
-    database: str | None = None  # its name in the settings; None: no database is configured, or none was looked at
-    row: str | None = None
-    holder_pid: int | None = None  # process id of the backend whose local transaction is open
-
-
-NOT_LOOKED = RowSeen()
-
-
 @dataclass(slots=True)
 class UnsettledTransaction:
     """A transaction that is not settled: undecided, or decided and not delivered yet.
@@ -62,8 +58,12 @@ class UnsettledTransaction:
         first_append_time: Append time of its first half, ms since 1970 by the broker's clock.
         offsets: Half offset by position; of several halves of a position the first.
         checks: How often the answer was UNKNOWN.
-        place: Number of unsettled transactions of its service and ordering key up to it; 0: it keeps no order.
+        lane: What it keeps its order in; None: it keeps none.
+        place: Number of unsettled transactions of its service and ordering key up to it.
         behind: Unsettled transactions of its service and ordering key that come after it, once all are gathered.
+        database: Its name in the settings; None: no database is configured, or none was looked at.
+        row: What a look into the database showed; None: none was looked at.
+        holder_pid: Process id of the backend whose local transaction is open.
     """
 
     id: str
@@ -77,9 +77,12 @@ class UnsettledTransaction:
     parked: bool = False
     decisions: list[RecordedDecision] = field(default_factory=list)
     checks: int = 0
+    lane: Lane | None = None
     place: int = 0
     behind: int = 0
-    seen: RowSeen = NOT_LOOKED
+    database: str | None = None
+    row: str | None = None
+    holder_pid: int | None = None
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it; times are ms since 1970, and None is what is not known."""
@@ -101,7 +104,9 @@ class UnsettledTransaction:
             "disputed": self.disputed,
             "checks": self.checks or None,
             "behind": self.behind,
-            **self.seen._asdict(),
+            "database": self.database,
+            "row": self.row,
+            "holder_pid": self.holder_pid,
         }
 
     @property
@@ -177,13 +182,6 @@ class DiscardedHalves:
     appended_ms: int
 
 
-ServicePartition = tuple[str, int]
-"""Service and half partition."""
-
-Lane = tuple[str, int, bytes]
-"""Service, half partition and ordering key."""
-
-
 class Gathering:
     """Transactions of some partitions, up to so many halves of each; the oldest are read first.
 
@@ -210,7 +208,6 @@ class Gathering:
         self._parked: list[tuple[int, str]] = []  # heap, the youngest first
         self._others: dict[str, ServicePartition] = {}  # undecided, and not kept in full
         self._lanes: dict[Lane, int] = {}  # transactions, in lanes of those that are kept in full
-        self._lane_of: dict[str, Lane] = {}  # of those
         self.malformed = 0
         self.targets: set[str] = set()
         self.found: dict[str, UnsettledTransaction] = {}
@@ -258,8 +255,7 @@ class Gathering:
             control.options.incarnation,
         )
         if lane is not None:
-            self._lane_of[control.transaction_id] = lane
-            self.found[control.transaction_id].place = self._lanes[lane]
+            self.found[control.transaction_id].lane, self.found[control.transaction_id].place = lane, self._lanes[lane]
 
     def _count(self, service: str, partition: int, append_time: int) -> ServicePartition:
         place = sys.intern(service), partition
@@ -276,17 +272,16 @@ class Gathering:
             return
         if manifest.reason is not DiscardReason.UNDECIDED:
             self.refused = manifest.reason if self._choice.id else None
-            self._discard(manifest.reason, manifest.first_append_time)
+            sum_ = self.discarded.setdefault(
+                manifest.reason, DiscardedHalves(str(manifest.reason), 0, manifest.first_append_time)
+            )
+            sum_.transactions += 1
+            sum_.appended_ms = min(sum_.appended_ms, manifest.first_append_time)
         elif not known:
             self._count(manifest.service, manifest.partition, manifest.first_append_time)
             self._park(manifest)
         elif id_ in self.found:
             self._park(manifest)
-
-    def _discard(self, reason: DiscardReason, append_time: int) -> None:
-        sum_ = self.discarded.setdefault(reason, DiscardedHalves(str(reason), 0, append_time))
-        sum_.transactions += 1
-        sum_.appended_ms = min(sum_.appended_ms, append_time)
 
     def _park(self, manifest: Manifest) -> None:
         """Keep the oldest that are parked."""
@@ -328,10 +323,9 @@ class Gathering:
     def behind(self, transaction: UnsettledTransaction) -> int:
         """Return how many unsettled transactions of its service and ordering key come after one that is kept in full.
 
-        None comes after a parked one: it is out of its order.
+        None comes after a parked one, which has no lane: it is out of its order.
         """
-        lane = self._lane_of.get(transaction.id)
-        return 0 if lane is None or transaction.parked else self._lanes[lane] - transaction.place
+        return 0 if transaction.lane is None else self._lanes[transaction.lane] - transaction.place
 
     def since(self) -> dict[int, int]:
         """Return the append time of the oldest transaction by half partition, ms since 1970."""

@@ -3,7 +3,7 @@
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from outbox._rules.row_order import OrderingKey, behind_those
@@ -62,17 +62,19 @@ class WaitingRow(NamedTuple):
     key: bytes | None
 
 
-class TopicState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TopicState:
     """What keeps a real topic from taking messages."""
 
-    partitions: int
-    why: Waits = Waits.NEXT
+    topic: str
+    partitions: int = field(repr=False)  # not for programs
+    reason: Waits = Waits.NEXT
     detail: str = ""
 
     def refuses(self, partition: int) -> tuple[Waits, str] | None:
         """Return why it takes no message to a partition, or to any (-1); None if it does."""
-        if self.why is not Waits.NEXT:
-            return self.why, self.detail
+        if self.reason is not Waits.NEXT:
+            return self.reason, self.detail
         if partition >= self.partitions:
             return Waits.PARTITION_OUT_OF_RANGE, f"the topic has {self.partitions} partitions, a message names another"
         return None
@@ -140,13 +142,13 @@ def _reason(
 
 
 def _sum(found: Iterable[tuple[WaitingRow, Waits, str]], now_ms: int) -> list[SourceWaits]:
-    sums: dict[tuple[str, Waits], SourceWaits] = {}
+    groups: defaultdict[tuple[str, Waits, str], list[WaitingRow]] = defaultdict(list)
     for row, why, detail in found:
-        so_far = sums.get((row.topic, why)) or SourceWaits(row.topic, why, detail, 0, 0)
-        sums[row.topic, why] = replace(
-            so_far,
-            rows=so_far.rows + 1,
-            age_ms=max(so_far.age_ms, age_of(row.started_us, now_ms)),
-            services=so_far.services if row.service in so_far.services else sorted({*so_far.services, row.service}),
+        groups[row.topic, why, detail].append(row)
+    sums = [
+        SourceWaits(
+            *of, len(rows), age_of(min(row.started_us for row in rows), now_ms), sorted({row.service for row in rows})
         )
-    return sorted(sums.values(), key=lambda one: (-one.age_ms, one.topic, one.reason))
+        for of, rows in groups.items()
+    ]
+    return sorted(sums, key=lambda one: (-one.age_ms, one.topic, one.reason))

@@ -140,7 +140,7 @@ def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: p
     assert appended == sorted(appended)
     assert _pending(site, "--service", "others")["transactions"] == []
     assert _pending(site, "--older-than", "1h")["transactions"] == []
-    monkeypatch.setattr("outbox.operator.views.HALVES", 4)  # of two partitions
+    monkeypatch.setattr("outbox.operator.context.HALVES", 4)  # of two partitions
     document = _pending(site)
     assert len(document["transactions"]) == 4
     (first, _second) = document["not_read"]
@@ -222,7 +222,7 @@ def test_pending_of_many_keeps_few_in_memory(site: Site, outbox: HalfOutbox, mon
         made.append(Gathering(*given))
         return made[-1]
 
-    monkeypatch.setattr("outbox.operator.views.Gathering", gathering)
+    monkeypatch.setattr("outbox.operator.context.Gathering", gathering)
     document = _pending(site, "--limit", "3")
     assert sum(sum_["undecided"] for sum_ in document["sums"]) == 200
     assert (len(document["transactions"]), document["not_listed"]) == (3, 197)

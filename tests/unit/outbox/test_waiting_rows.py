@@ -9,8 +9,8 @@ from outbox.operator.reading.source_report import topic_state
 from outbox.operator.state.waiting_rows import TopicRows, TopicState, WaitingRow, Waits, all_of, is_any_closed, reasons
 
 NOW = 100
-OPEN = TopicState(3)
-MISSING = TopicState(0, Waits.TOPIC_MISSING, "topic gone does not exist")
+OPEN = TopicState("orders", 3)
+MISSING = TopicState("gone", 0, Waits.TOPIC_MISSING, "topic gone does not exist")
 STATES = {"orders": OPEN, "gone": MISSING}
 
 

@@ -121,10 +121,16 @@ def missing_services(channel: Channel, members: Mapping[str, int | None], *, hal
 
 
 def parse_id(text: str) -> tuple[str, int | None]:
-    """Parse a transaction id, or a message id into its transaction id and position; in table mode a row's id."""
+    """Parse a transaction id, or a message id into its transaction id and position.
+
+    In table mode that is a row's id, below 0 for a message that waits for its time.
+    """
     id_, slash, position = text.strip().lower().partition("/")
     try:
-        return check_uuid(id_), parse_number(position, "the position") if slash else None
+        if not slash:
+            return check_uuid(id_), None
+        number = parse_number(position.removeprefix("-"), "the position")
+        return check_uuid(id_), -number if position.startswith("-") else number
     except ProtocolError as error:
         raise UsageError(f"{text!r} is not a valid transaction or message id: {error}") from None
 

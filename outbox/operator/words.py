@@ -10,7 +10,8 @@ from outbox.operator.state.coverage import FoundMessage
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.operator.state.story import Story
 from outbox.operator.state.unsettled_transactions import UnsettledTransaction
-from outbox.operator.state.waiting_rows import FIXES, TopicState, Waits
+from outbox.operator.state.waiting_rows import FIXES, OVERDUE, TopicState, Waits
+from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -69,7 +70,9 @@ def _place(one: UnsettledTransaction) -> str:
 
 def _decision(one: UnsettledTransaction, now_ms: int) -> str:
     """Return age, decision, checks, and the row if it was looked up."""
-    decision = f"{one.decision.kind.name} by {one.decision.source}, not settled" if one.decision else "undecided"
+    decision = "undecided: its listener is asked" if one.truth is Truth.LISTENER else "undecided"
+    if one.decision:
+        decision = f"{one.decision.kind.name} by {one.decision.source}, not settled"
     checks = f", checks: {one.checks}" if one.checks else ""
     holder = f", pid {one.holder_pid}" if one.holder_pid else ""
     row = f", row: {one.row}{holder}" if one.row else ""
@@ -90,6 +93,10 @@ def _details(one: SourceState) -> Iterator[str]:
     yield one.why or ""
     if one.condition is not Condition.UNREACHABLE:
         yield f"{one.table}: {_rows(one)}; {_progress(one)}"
+    if one.later:
+        yield f"not due yet, or not moved yet: {counted(one.later, 'message')} with not_before"
+    if one.overdue:
+        yield f"{one.overdue} of them should have come: {OVERDUE}"
     for some in one.waiting:
         why = f"{some.reason}: {some.detail}" if some.reason is not Waits.NEXT else _NEXT[one.condition]
         yield f"{some.rows} for {some.topic}, {age(some.age_ms)}: {why}"

@@ -18,7 +18,7 @@ from outbox.operator.checks.finding import Finding
 from outbox.operator.reading.source_report import Delivered, SourceReporter, table_of
 from outbox.operator.reading.table_view import IN_TABLES, remedy, table_connection
 from outbox.operator.state.channel_state import Condition, SourceState
-from outbox.operator.state.waiting_rows import FIXES
+from outbox.operator.state.waiting_rows import FIXES, OVERDUE
 from outbox.protocol.names import Channel
 
 LATE_MS = 300_000
@@ -92,6 +92,8 @@ def examine_state(found: SourceState, dsn: str = "") -> Iterator[Finding]:
         if one.is_refused:
             rows = f"{one.rows} rows of {', '.join(one.services)}"
             yield Finding(what, f"{rows} wait for topic {one.topic}: {one.reason}, {one.detail}", FIXES[one.reason])
+    if found.overdue:
+        yield Finding(what, f"{found.overdue} messages whose not_before has passed are not moved", OVERDUE)
     if found.discarded:
         reasons = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
         fix = "see `outbox discarded list`; correct the reason, then `outbox discarded deliver`, or `drop`"

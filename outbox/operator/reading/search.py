@@ -112,7 +112,7 @@ class _TableSearch(NamedTuple):
                 self._take(EventKind.IN_BATCH, row, f", batch {progress.batch}")
                 found.delivered |= {row.id} if is_delivered else set()
             else:
-                self._take(EventKind.WAITS, row)
+                self._take(EventKind.WAITS, row, row.detail and f", {row.detail}")
         for row in discarded:
             self._take(EventKind.REFUSED, row, f": {row.detail}")
         for row in delivered:

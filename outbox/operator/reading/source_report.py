@@ -104,6 +104,7 @@ class SourceReporter:
         found.more_rows = found.rows >= ROWS
         found.age_ms = max((age_of(one.started_us, now) for one in topics), default=None)
         found.waiting = self._reasons(found, view, topics, now)
+        found.later, found.overdue = view.later(ROWS)
         found.in_delivery = len(progress.ids) - progress.missing if progress else 0
 
     def _compare(self, found: SourceState, view: TableView) -> Progress | None:

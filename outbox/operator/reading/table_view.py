@@ -114,6 +114,14 @@ _OF_ONE: LiteralString = (
     " coalesce(timestamp, {started} / 1000), "
 )
 _WAITING: LiteralString = f"{_OF_ONE} '', 0::bigint FROM {{message}} WHERE "
+_SCHEDULED: LiteralString = (
+    f"{_OF_ONE} 'not before ' || to_char(not_before AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC', 0::bigint"
+    " FROM {scheduled} WHERE "
+)
+_LATER: LiteralString = (
+    "SELECT count(*), count(*) FILTER (WHERE not_before < now() - interval '30 seconds')"
+    " FROM (SELECT not_before FROM {scheduled} ORDER BY not_before LIMIT %(most)s) AS first"
+)
 _DISCARDED: LiteralString = (
     f"{_OF_ONE} reason || ': ' || detail, CAST(extract(epoch FROM discarded_at) * 1000 AS bigint)"
     " FROM {discarded} WHERE "
@@ -143,7 +151,7 @@ class FoundRow(NamedTuple):
 
     Args:
         stamped_ms: The lowest timestamp that its record can have, ms since 1970.
-        detail: Why it is discarded, or in which batch it was delivered; empty: it waits.
+        detail: Why it is discarded, in which batch it was delivered, or for what time it waits; empty: it waits.
         at_ms: When that was, ms since 1970; 0: it waits.
     """
 
@@ -202,6 +210,11 @@ class TableView:
         """Return how many rows wait for each topic, of the first rows of the table."""
         return [TopicRows(*row) for row in self._all(_BY_TOPIC, {"most": most})]
 
+    def later(self, most: int) -> tuple[int, int]:
+        """Return how many messages wait for their time, and how many should have been moved, up to so many."""
+        ((later, overdue),) = self._all(_LATER, {"most": most})
+        return later, overdue
+
     def rows(self, most: int) -> list[WaitingRow]:
         """Return the first rows of the table, without their values."""
         return [WaitingRow(*row) for row in self._all(_ROWS, {"most": most})]
@@ -217,7 +230,10 @@ class TableView:
         """
         which = _OF_KEY if isinstance(wanted, bytes) else _LOCAL
         parameters = {"key": wanted} if isinstance(wanted, bytes) else local_of(wanted)
-        waiting = self._all(_WAITING + which, {**parameters, "most": ROWS})  # first: no row is missed
+        waiting = self._all(
+            _SCHEDULED + which, {**parameters, "most": ROWS}
+        )  # before them: none is missed
+        waiting += self._all(_WAITING + which, {**parameters, "most": ROWS})
         discarded = self._all(_DISCARDED + which, {**parameters, "most": ROWS})
         return [FoundRow(*row) for row in waiting], [FoundRow(*row) for row in discarded]
 

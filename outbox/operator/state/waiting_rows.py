@@ -33,6 +33,9 @@ FIXES = {
 }
 """What to do about a real topic that refuses messages; they are discarded after `topic_missing_max_age_ms`."""
 
+OVERDUE = "start a relay; if one runs, its log has why it cannot (work=wake)"
+"""What to do about messages whose time has come and that are not moved."""
+
 DETAILS = {
     Waits.SAME_TRANSACTION: "another message of its transaction waits",
     Waits.SAME_KEY: "an earlier message with a key of its transaction waits",

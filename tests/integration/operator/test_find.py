@@ -1,10 +1,14 @@
 """`outbox find`: the messages of a key, wherever they are, with what was read and what was not."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.doctor import app as doctor
 from outbox.operator.commands.find import app
+from outbox.operator.commands.pending import app as pending
+from outbox.operator.commands.trace import app as trace
 from outbox.protocol.discard import manifest_key, message_key
 from outbox.protocol.envelope import Envelope
 from tests.support.bulk import send_halves
@@ -40,6 +44,23 @@ def test_a_row_that_waits_then_is_delivered(store: Site) -> None:
     assert len([span for span in document["searched"] if span["topic"] == topic]) == 1  # its key's partition alone
     assert _find(store, "--topic", topic, key="other", code=Exit.FINDINGS)["messages"] == []
     assert _find(store, code=Exit.FINDINGS)["not_searched"][-1]["place"] == "what was delivered"
+
+
+def test_a_message_that_waits_for_its_time_is_found_and_counted(store: Site) -> None:
+    store.create("orders")
+    create(store)
+    with store.outbox() as outbox, store.connect() as connection, connection.transaction():
+        for time in (datetime.now(UTC) - timedelta(minutes=1), datetime(2050, 1, 2, tzinfo=UTC)):
+            receipt = outbox.publish(connection, Message(store.topic("orders"), key=KEY, not_before=time))
+    later, past = _find(store)["messages"]
+    assert (past["standing"], later["standing"], later["id"]) == ("waiting", "waiting", receipt.message_id)
+    assert later["detail"] == "not before 2050-01-02 00:00:00 UTC"
+    code, printed = call_command(trace, store, receipt.message_id, environ=relay_settings(store))
+    assert (code, "not before 2050-01-02" in printed) == (Exit.OK, True), printed
+    (source,) = call_for_json(pending, store, environ=relay_settings(store))[1]["tables"]
+    assert (source["later"], source["overdue"]) == (2, 1)
+    assert "1 of them should have come: start a relay" in call_command(pending, store, environ=relay_settings(store))[1]
+    assert "1 messages whose not_before" in call_command(doctor, store, environ=relay_settings(store))[1]
 
 
 def test_a_discarded_row_is_found_with_its_reason_and_by_service(store: Site) -> None:

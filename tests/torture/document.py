@@ -105,14 +105,12 @@ def _kind(name: str) -> str:
 
 
 def _counts(reports: Sequence[Mapping[str, Any]], field: str) -> list[tuple[str, str]]:
-    """How often each kind was met in each run, as the rest of a row of a table."""
-    counted = []
+    """How often each kind was met in all runs."""
+    kinds: Counter[str] = Counter()
     for report in reports:
-        kinds: Counter[str] = Counter()
         for name, count in report[field].items():
             kinds[_kind(name)] += count
-        counted.append(kinds)
-    return [(kind, " | ".join(f"{kinds[kind]:,}" for kinds in counted)) for kind in sorted(set().union(*counted))]
+    return [(kind, f"{count:,}") for kind, count in sorted(kinds.items())]
 
 
 _STEP = re.compile(r"records waited ([\d.]+) s, .* slowest ([\d.]+) s, beyond Kafka's own time ([\d.]+) s")

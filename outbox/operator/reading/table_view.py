@@ -230,9 +230,7 @@ class TableView:
         """
         which = _OF_KEY if isinstance(wanted, bytes) else _LOCAL
         parameters = {"key": wanted} if isinstance(wanted, bytes) else local_of(wanted)
-        waiting = self._all(
-            _SCHEDULED + which, {**parameters, "most": ROWS}
-        )  # before them: none is missed
+        waiting = self._all(_SCHEDULED + which, {**parameters, "most": ROWS})  # before them: none is missed
         waiting += self._all(_WAITING + which, {**parameters, "most": ROWS})
         discarded = self._all(_DISCARDED + which, {**parameters, "most": ROWS})
         return [FoundRow(*row) for row in waiting], [FoundRow(*row) for row in discarded]

@@ -198,7 +198,7 @@ def _services(
     if waits:
         gathering = Gathering(-(-HALVES // description.partitions), Choice(), LISTED)
         ChannelReader(kafka, description, gathering, HALVES).gather()
-        for real in refusing(admin, {name for some in gathering.oldest() for name in some.targets}, writes=True):
+        for real in refusing(admin, gathering.targets, writes=True):
             yield Finding("halves", f"messages for {real.topic} wait: {real.reason}: {real.detail}", FIXES[real.reason])
 
 

@@ -68,7 +68,7 @@ def drain(site: Site, topic: str, messages: int, running: AbstractContextManager
 def _look(
     site: Site, topic: str, messages: int, before: int, end: float, spent: list[Counter[str]]
 ) -> list[tuple[float, int]]:
-    """Return times, and end offsets at them, until so many messages are visible.
+    """Return times, and end offsets at them, until `messages` are visible.
 
     Args:
         spent: Gets the CPU at the first look that saw something, and at those from the last message on.

@@ -89,7 +89,7 @@ def _of_token(kafka: Mapping[str, Any]) -> str:
         token, _, *more = provider(config)
     except Exception as error:  # the provider is the user's, and may raise anything
         raise _not_known(f"the token provider failed: {type(error).__name__}") from error
-    return f"User:{_subject(str(token)) or _told(more)}"
+    return f"User:{_subject(str(token)) or _named(more)}"
 
 
 def _subject(token: str) -> str:
@@ -104,7 +104,7 @@ def _subject(token: str) -> str:
     return str(claims.get("sub") or "") if isinstance(claims, dict) else ""
 
 
-def _told(more: list[Any]) -> str:
+def _named(more: list[Any]) -> str:
     """Return the principal that a token provider returns beside the token."""
     if not more or not more[0]:
         raise _not_known("the token is no JWT with a subject")

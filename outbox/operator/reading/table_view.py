@@ -211,7 +211,7 @@ class TableView:
         return [TopicRows(*row) for row in self._all(_BY_TOPIC, {"most": most})]
 
     def later(self, most: int) -> tuple[int, int]:
-        """Return how many messages wait for their time, and how many should have been moved, up to so many."""
+        """Return how many messages wait for their time, and how many of them are overdue; both at most `most`."""
         ((later, overdue),) = self._all(_LATER, {"most": most})
         return later, overdue
 

@@ -57,7 +57,7 @@ class SourceState:
     kafka_batch: int | None = None
     kafka_read: bool = False
     in_delivery: int = 0  # rows of the newest batch that are in the table
-    later: int = 0  # messages that wait for their time, at most so many as are counted
+    later: int = 0  # messages that wait for their time; counting stops at 10,000
     overdue: int = 0  # of those, the ones that a relay should have moved into the table
     waiting: list[SourceWaits] = field(default_factory=list)
     discarded: list[DiscardedRows] = field(default_factory=list)

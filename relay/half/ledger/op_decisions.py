@@ -22,7 +22,7 @@ EARLY_OPS_OF_DEFERRED = 0.5
 """The part of these that may be for deferred halves: those for halves ahead must never wait for them."""
 
 EARLY_OPS_OF_PLAIN = 20_000
-"""So many more are kept for halves that were read and wait for a moment, see `relay.half.ledger.plain_halves`."""
+"""Kept beyond these for halves that were read and wait for a moment, see `relay.half.ledger.plain_halves`."""
 
 _DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 _WERE_ASKED = frozenset({OpSource.CHECKER, OpSource.LISTENER})

@@ -18,6 +18,7 @@ from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, VisibleRecord
 from relay.table.source_table import WAKE_ROWS
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import relay_settings, wait_empty
+from tests.support.probes import free_port, metric
 
 
 def later(seconds: float) -> datetime:
@@ -38,8 +39,9 @@ def publish(site: Site, outbox: Outbox, *messages: Message) -> list[Any]:
         return outbox.publish_many(connection, messages)
 
 
-def relay(site: Site, **options: Any) -> Any:
-    return site.relay(extra=relay_settings(site), **options)
+def relay(site: Site, port: int = 0, **options: Any) -> Any:
+    extra = {"OUTBOX_HTTP_PORT": str(port)} if port else {}
+    return site.relay(extra={**relay_settings(site), **extra}, **options)
 
 
 def values(records: list[VisibleRecord]) -> list[str]:
@@ -74,6 +76,28 @@ def test_messages_that_are_due_come_in_the_order_of_their_times(store: Site, out
     relay(store)
     # Those of one time in the order in which they were published.
     assert values(store.wait_visible(4, "orders")) == ["1", "0", "3", "2"]
+
+
+def test_messages_that_cannot_be_moved_show_and_stop_no_other(store: Site, outbox: Outbox) -> None:
+    topic, port, table = store.topic("orders"), free_port(), store.tables.scheduled
+    publish(store, outbox, Message(topic, "stuck", not_before=later(-100)))
+    store.sql(f"CREATE PUBLICATION {store.name} FOR TABLE {table}")
+    store.sql(f"ALTER TABLE {table} REPLICA IDENTITY NOTHING")  # so that Postgres refuses the DELETE
+    relay(store, port=port)
+    publish(store, outbox, Message(topic, "plain"))
+    assert values(store.wait_visible(1, "orders")) == ["plain"]
+    wait_until(lambda: metric(port, "outbox_relay_table_upkeep_failures_total", work="wake") > 0)
+    wait_until(lambda: metric(port, "outbox_relay_table_oldest_seconds") >= 100)
+    store.sql(f"DROP PUBLICATION {store.name}")
+    assert values(store.wait_visible(2, "orders")) == ["plain", "stuck"]
+
+
+def test_row_beyond_the_bounds_cannot_wait_for_its_time(store: Site) -> None:
+    """A statement that moves it would take as long as it takes, and all others wait for that."""
+    beyond = f"INSERT INTO {store.tables.scheduled} (not_before, service, topic, {{}}) VALUES (now(), 'g', 't', {{}})"
+    for column, value in (("value", "convert_to(repeat('x', 64000001), 'UTF8')"), ("header_names", "%s")):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            store.sql(beyond.format(column, value), *([["x" * 1_000_001]] if value == "%s" else []))
 
 
 def test_due_message_that_is_wrong_concerns_no_other(store: Site, outbox: Outbox) -> None:

@@ -15,7 +15,7 @@ from outbox._kafka.groups import CHECKER, RELAY, count_members, missing_member, 
 from outbox._rules.patterns import best_match
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
-from outbox.errors import ConfigurationError, UsageError
+from outbox.errors import UsageError
 from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
 from outbox.operator.reading.source_report import refusing
@@ -94,24 +94,6 @@ class OperatorContext:
                 view = DatabaseView(name, self.databases[name], self.channel.channel.name)
                 seen |= question(view, requests)
         return seen
-
-    def look(self, transactions: Sequence[UnsettledTransaction]) -> None:
-        """Note the databases' views of transactions; a database that does not answer is noted with its transactions."""
-        by_id = {one.id: one for one in transactions}
-        parked = {one.id for one in transactions if one.parked}
-
-        def look(view: DatabaseView, requests: Sequence[CheckRequest]) -> dict[str, DatabaseStatus]:
-            try:
-                return view.look(requests, parked.intersection)
-            except ConfigurationError as error:
-                for one in requests:
-                    found = by_id[one.transaction_id]
-                    found.database, found.row = view.name, f"unknown: {error}"
-                return {}
-
-        for id_, status in self.ask(transactions, look).items():
-            found = by_id[id_]
-            found.database, found.row, found.holder_pid = status.database, str(status.standing), status.holder
 
 
 def missing_services(channel: Channel, members: Mapping[str, int | None], *, halves: bool) -> list[str]:

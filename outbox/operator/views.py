@@ -33,7 +33,6 @@ def overview(
     youngest_ms: int = 0,
     limit: int = MOST_LISTED,
     *,
-    look: bool = False,
     tables: bool = True,
     most: int = RECORDS,
     passed: Passed = lambda _: None,
@@ -43,7 +42,6 @@ def overview(
     Args:
         youngest_ms: What is younger is left out.
         limit: Transactions that are listed.
-        look: Whether the databases of the listed transactions are asked for their rows.
         tables: Whether the table sources are looked at.
         most: Records that are read of a partition.
     """
@@ -60,8 +58,6 @@ def overview(
     state.members, state.tables = desk.members(), report_tables(settings) if tables else []
     state.take(gathering, limit)
     state.refusing = desk.refusing(gathering.targets)
-    if look:
-        desk.look(state.transactions)
     return state, None
 
 

@@ -50,8 +50,7 @@ def halves(state: ChannelState) -> Iterator[Entry]:
     if state.malformed_halves:
         yield Entry(f"{state.malformed_halves} halves cannot be parsed: a relay will discard them as MALFORMED")
     if state.discarded:
-        found = ", ".join(f"{some.transactions} {some.reason}" for some in state.discarded)
-        yield Entry(f"discarded: {found}; see `outbox discarded list`")
+        yield Entry(f"discarded: {reasons(state.discarded)}; see `outbox discarded list`")
     for left in state.not_read:
         yield Entry(f"not read: {left.place} ({left.why})")
 
@@ -69,16 +68,13 @@ def _place(one: UnsettledTransaction) -> str:
 
 
 def _decision(one: UnsettledTransaction, now_ms: int) -> str:
-    """Return age, decision, checks, and the row if it was looked up."""
+    """Return age, decision and checks."""
     decision = "undecided: its listener is asked" if one.truth is Truth.LISTENER else "undecided"
     if one.decision:
         decision = f"{one.decision.kind.name} by {one.decision.source}, not settled"
     checks = f", checks: {one.checks}" if one.checks else ""
-    holder = f", pid {one.holder_pid}" if one.holder_pid else ""
-    row = f", row: {one.row}{holder}" if one.row else ""
-    behind = f", {one.behind} behind it" if one.behind else ""
     old = age(max(now_ms - one.first_append_time, 0))
-    return f"{old} old, {'disputed' if one.disputed else decision}{checks}{row}{behind}"
+    return f"{old} old, {'disputed' if one.disputed else decision}{checks}"
 
 
 def sources(state: ChannelState) -> Iterator[Entry]:
@@ -101,8 +97,8 @@ def _details(one: SourceState) -> Iterator[str]:
         why = f"{some.reason}: {some.detail}" if some.reason is not Waits.NEXT else _NEXT[one.condition]
         yield f"{some.rows} for {some.topic}, {age(some.age_ms)}: {why}"
     if one.discarded:
-        counts = ", ".join(f"{some.rows} {some.reason}" for some in one.discarded)
-        yield f"discarded: {counts}; see {'docs/foreign_tables.md' if one.foreign else '`outbox discarded list`'}"
+        where = "docs/foreign_tables.md" if one.foreign else "`outbox discarded list`"
+        yield f"discarded: {reasons(one.discarded)}; see {where}"
     for problem in one.not_read:
         yield f"not read: {problem}"
 
@@ -206,6 +202,10 @@ def decisions(document: dict[str, Any]) -> Iterator[Entry]:
     for refused in document["refused"]:
         yield Entry(f"{refused['transactions']} refused: {refused['standing']}", [refused["why"]])
     yield from (Entry(f"not read: {left.place} ({left.why}); run it again") for left in document["not_read"])
+
+
+def reasons(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
 
 
 NO_KEY = "A transaction that was rolled back leaves no key."

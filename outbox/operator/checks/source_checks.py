@@ -19,6 +19,7 @@ from outbox.operator.reading.source_report import Delivered, SourceReporter, tab
 from outbox.operator.reading.table_view import IN_TABLES, remedy, table_connection
 from outbox.operator.state.channel_state import Condition, SourceState
 from outbox.operator.state.waiting_rows import FIXES, OVERDUE
+from outbox.operator.words import reasons
 from outbox.protocol.names import Channel
 
 LATE_MS = 300_000
@@ -95,11 +96,10 @@ def examine_state(found: SourceState, dsn: str = "") -> Iterator[Finding]:
     if found.overdue:
         yield Finding(what, f"{found.overdue} messages whose not_before has passed are not moved", OVERDUE)
     if found.discarded:
-        reasons = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
         fix = "see `outbox discarded list`; correct the reason, then `outbox discarded deliver`, or `drop`"
         if found.foreign:
             fix = "see docs/foreign_tables.md, 'What cannot be delivered'"
-        yield Finding(what, f"rows are discarded, and are not delivered: {reasons}", fix)
+        yield Finding(what, f"rows are discarded, and are not delivered: {reasons(found.discarded)}", fix)
 
 
 def _progress(found: SourceState, dsn: str) -> tuple[str, str]:

@@ -25,14 +25,13 @@ def pending(
     limit: Annotated[
         int, typer.Option(min=1, help="Number of transactions listed, the oldest first, and of sums.")
     ] = MOST_LISTED,
-    look: Annotated[bool, typer.Option("--look", help="Look into the databases, too; they are only read.")] = False,  # noqa: FBT002 - a flag
     records: Records = RECORDS,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """List unsettled transactions and the rows of message tables. It joins no group, and decides nothing."""
     youngest, settings = parse_duration(older_than), OperatorSettings(**given)
     with show_records_read() as passed:
-        state, silence = overview(settings, service, youngest, limit, look=look, most=records, passed=passed)
+        state, silence = overview(settings, service, youngest, limit, most=records, passed=passed)
     entries = list(sources(state))
     if silence is None:
         missing = missing_services(settings.channel_names(), state.members, halves=bool(state.sums))

@@ -5,16 +5,14 @@ from typing import Annotated, Any
 import typer
 
 from outbox._cli.setting_options import setting_options
-from outbox._service.exit_codes import Exit, fail, warn
+from outbox._service.exit_codes import Exit, fail
 from outbox._service.output import Json, may_ask, print_entries, show, show_records_read
 from outbox.errors import UsageError
 from outbox.operator import words
 from outbox.operator.context import ONE_COMMAND, OperatorContext, parse_duration, parse_id
 from outbox.operator.deciding.resolution import NotDecided, Resolution
 from outbox.operator.reading.database_view import NO_INCARNATION
-from outbox.operator.reading.search import search_tables
 from outbox.operator.settings import ResolveSettings
-from outbox.operator.state.story import Findings, advice, conclude
 from outbox.protocol.op import OpKind
 
 app = typer.Typer(help="Decide undecided transactions by hand, in their database first.", **ONE_COMMAND)
@@ -40,7 +38,7 @@ def resolve(
     min_age_ms: Annotated[
         int | None, typer.Option(min=0, help="Minimum age of a transaction. Default: the relay's setting.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --all: show what would be decided.")] = False,  # noqa: FBT002 - a flag
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be decided.")] = False,  # noqa: FBT002 - a flag
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
@@ -55,8 +53,6 @@ def resolve(
         raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
     settings = ResolveSettings(**given)
     context = OperatorContext(settings, settings.operator)
-    if id_ is not None:
-        _refuse_rows(settings, id_, as_json=as_json)
     least = settings.transaction_timeout_ms if min_age_ms is None else min_age_ms
     age = least if id_ else max(least, parse_duration(older_than))
     kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
@@ -94,28 +90,3 @@ def _decide(case: Resolution, reason: str, *, yes: bool) -> None:
             case.find()
     if case.possible():
         case.decide(reason)
-
-
-def _refuse_rows(settings: ResolveSettings, transaction_id: str, *, as_json: bool) -> None:
-    """Refuse to decide a transaction of table mode, with its state; name the tables that are not read.
-
-    A row that is not read is never decided: it has no half, and only what has one is.
-    """
-    found = Findings(transaction_id)
-    search_tables(settings.tables, settings.channel_names(), found)
-    if not found.is_of_rows:
-        for gap in found.unread:
-            warn(f"not searched: {gap}")
-        return
-    state, sentence = conclude(found)
-    document = {
-        "transaction": transaction_id,
-        "decision": None,
-        "outcome": "refused",
-        "standing": state,
-        "why": advice(state),
-        "found": sentence,
-        "table_sources": ", ".join(found.databases),
-    }
-    show(document, words.decisions(document), as_json=as_json)
-    raise SystemExit(Exit.FINDINGS)

@@ -187,7 +187,8 @@ class Resolution:
             raise NotDecided(f"transaction {self.id} {why}", Exit.UNPROVABLE)
         raise NotDecided(
             f"transaction {self.id} is not among what channel {self.context.channel.channel.name} holds unsettled: it "
-            "is settled, or none of its halves was ever stored here; nothing was decided. `outbox trace` shows more"
+            "is settled, or none of its halves was ever stored here, as of table mode, where COMMIT decides; nothing "
+            "was decided. `outbox trace` shows more"
         )
 
     def _judged(self, found: Sequence[UnsettledTransaction], question: Question) -> list[Case]:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from confluent_kafka import Message, TopicPartition
 
@@ -207,14 +207,7 @@ def to_half(message: Message) -> Half | None:
         raise
     except ProtocolError:
         return None
-    key: Any = message.key()  # the stub also allows text, which consumed messages never have
-    return Half(
-        message.partition() or 0,
-        message.offset() or 0,
-        message.timestamp()[1],
-        control,
-        control.ordering_key(key),
-    )
+    return Half(message.partition() or 0, message.offset() or 0, message.timestamp()[1], control)
 
 
 def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEntry]]:

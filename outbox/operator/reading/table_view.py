@@ -17,7 +17,6 @@ from outbox._postgres.source_statements import HALTED, OWNER, PROGRESS, STATEMEN
 from outbox._postgres.table_errors import explanation_of
 from outbox._rules.source_progress import Progress
 from outbox.errors import ConfigurationError, TableError
-from outbox.operator.state.channel_state import DiscardedRows
 from outbox.operator.state.waiting_rows import TopicRows, WaitingRow
 from outbox.protocol.identifiers import message_id, started_us_of, table_transaction_id, xid_of
 from outbox.settings import TableNames
@@ -102,10 +101,7 @@ _BY_TOPIC: LiteralString = (
     " SELECT topic, count(*), max(partition), min({started}) FROM first GROUP BY topic ORDER BY 4, 1"
 )
 _ROWS: LiteralString = "SELECT xid::text::bigint, id, {started}, {known}, key FROM {message} ORDER BY id LIMIT %(most)s"
-_REASONS: LiteralString = (
-    "SELECT reason, count(*), CAST(min(extract(epoch FROM discarded_at)) * 1000 AS bigint) FROM {discarded}"
-    " GROUP BY reason ORDER BY reason"
-)
+_REASONS: LiteralString = "SELECT reason, count(*) FROM {discarded} GROUP BY reason"
 _EVIDENCE: LiteralString = "SELECT FROM {delivered} LIMIT 1"
 _NOW: LiteralString = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
@@ -219,9 +215,9 @@ class TableView:
         """Return the first rows of the table, without their values."""
         return [WaitingRow(*row) for row in self._all(_ROWS, {"most": most})]
 
-    def discarded(self) -> list[DiscardedRows]:
+    def discarded(self) -> dict[str, int]:
         """Return how many rows are discarded, by reason."""
-        return [DiscardedRows(*row) for row in self._all(_REASONS)]
+        return dict(self._all(_REASONS))
 
     def find(self, wanted: str | bytes) -> tuple[list[FoundRow], list[FoundRow]]:
         """Return the rows that wait, and those that are discarded, of a local transaction by its id, or of a key.

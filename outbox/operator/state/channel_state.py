@@ -9,12 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outbox.operator.state.coverage import Gap
-from outbox.operator.state.unsettled_transactions import (
-    DiscardedHalves,
-    Gathering,
-    ServiceSum,
-    UnsettledTransaction,
-)
+from outbox.operator.state.unsettled_transactions import Gathering, ServiceSum, UnsettledTransaction
 from outbox.operator.state.waiting_rows import SourceWaits, TopicState
 
 
@@ -27,15 +22,6 @@ class Condition(enum.StrEnum):
     NO_KAFKA = "no Kafka"
     READ_ONLY = "read-only"
     UNREACHABLE = "unreachable"
-
-
-@dataclass(frozen=True, slots=True)
-class DiscardedRows:
-    """Discarded rows with one reason, and when the first was discarded."""
-
-    reason: str
-    rows: int
-    discarded_ms: int
 
 
 @dataclass
@@ -60,7 +46,7 @@ class SourceState:
     later: int = 0  # messages that wait for their time; counting stops at 10,000
     overdue: int = 0  # of those, the ones that a relay should have moved into the table
     waiting: list[SourceWaits] = field(default_factory=list)
-    discarded: list[DiscardedRows] = field(default_factory=list)
+    discarded: Mapping[str, int] = field(default_factory=dict)  # rows by reason
     not_read: list[str] = field(default_factory=list)
 
     @property
@@ -75,6 +61,7 @@ class ChannelState:
 
     Args:
         refusing: Real topics of the listed transactions that take no messages.
+        discarded: Transactions of halves that are discarded, by reason.
         members: How many relays and checkers serve it, by service; None: not known.
     """
 
@@ -86,7 +73,7 @@ class ChannelState:
     refusing: list[TopicState] = field(default_factory=list)
     not_listed: int = 0
     malformed_halves: int = 0
-    discarded: list[DiscardedHalves] = field(default_factory=list)
+    discarded: Mapping[str, int] = field(default_factory=dict)
     not_read: list[Gap] = field(default_factory=list)
     members: Mapping[str, int | None] = field(default_factory=dict)
     tables: list[SourceState] = field(default_factory=list)
@@ -95,9 +82,7 @@ class ChannelState:
         """Take what was gathered of halves, up to a limit: the largest sums, and the oldest transactions."""
         sums = sorted(found.sums.values(), key=lambda one: (-one.undecided - one.decided, one.service))
         self.sums, self.sums_not_listed = sums[:limit], len(sums[limit:])
-        self.discarded = [one for _, one in sorted(found.discarded.items())]
+        self.discarded = found.discarded
         self.transactions = found.oldest()[:limit]
-        for one in self.transactions:
-            one.behind = found.behind(one)
         self.not_listed = found.total() - len(self.transactions)
         self.malformed_halves = found.malformed

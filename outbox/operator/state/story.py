@@ -294,21 +294,6 @@ _GONE = {
 }
 """What follows for a transaction of rows of which none is left."""
 
-_ADVICE = {
-    Status.OPEN: "wait until it ends, or end its backend with pg_terminate_backend(pid), which rolls it back",
-    Status.WAITING: "see `outbox pending` for what it waits for, and remove that cause; the relay then delivers it",
-    Status.IN_DELIVERY: "see `outbox pending` for the owner of its table source and for its progress",
-    Status.DISCARDED: "use `outbox discarded deliver` or `outbox discarded drop`",
-    Status.DELIVERED: "nothing is to be done",
-    Status.ROLLED_BACK: "nothing is to be done",
-}
-
-
-def advice(status: Status) -> str:
-    """Return why a transaction of table mode cannot be decided by hand, and what can be done instead."""
-    instead = _ADVICE.get(status, "see `outbox trace`")
-    return f"COMMIT of the local transaction alone decides in table mode, so nothing is left to decide: {instead}"
-
 
 def _some(ids: Sequence[int]) -> str:
     more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""

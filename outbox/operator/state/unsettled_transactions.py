@@ -18,23 +18,18 @@ _DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 ServicePartition = tuple[str, int]
 """Service and half partition."""
 
-Lane = tuple[str, int, bytes]
-"""Service, half partition and ordering key."""
-
 
 class Half(NamedTuple):
     """A half as it was read; nothing of its content.
 
     Args:
         append_time: The broker's time of its append, ms since 1970.
-        ordering_key: Ordering key of its transaction; None: it has none.
     """
 
     partition: int
     offset: int
     append_time: int
     control: HalfControl
-    ordering_key: bytes | None = None
 
 
 class RecordedDecision(NamedTuple):
@@ -58,12 +53,6 @@ class UnsettledTransaction:
         first_append_time: Append time of its first half, ms since 1970 by the broker's clock.
         offsets: Half offset by position; of several halves of a position the first.
         checks: How often the answer was UNKNOWN.
-        lane: What it keeps its order in; None: it keeps none.
-        place: Number of unsettled transactions of its service and ordering key up to it.
-        behind: Unsettled transactions of its service and ordering key that come after it, once all are gathered.
-        database: Its name in the settings; None: no database is configured, or none was looked at.
-        row: What a look into the database showed; None: none was looked at.
-        holder_pid: Process id of the backend whose local transaction is open.
     """
 
     id: str
@@ -77,12 +66,6 @@ class UnsettledTransaction:
     parked: bool = False
     decisions: list[RecordedDecision] = field(default_factory=list)
     checks: int = 0
-    lane: Lane | None = None
-    place: int = 0
-    behind: int = 0
-    database: str | None = None
-    row: str | None = None
-    holder_pid: int | None = None
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it; times are ms since 1970, and None is what is not known."""
@@ -103,10 +86,6 @@ class UnsettledTransaction:
             "decided_ms": decision.append_time if decision else None,
             "disputed": self.disputed,
             "checks": self.checks or None,
-            "behind": self.behind,
-            "database": self.database,
-            "row": self.row,
-            "holder_pid": self.holder_pid,
         }
 
     @property
@@ -173,15 +152,6 @@ class ServiceSum:
     oldest_ms: int
 
 
-@dataclass(slots=True)
-class DiscardedHalves:
-    """How many transactions of halves are discarded for a reason, and when the first of them began."""
-
-    reason: str
-    transactions: int
-    appended_ms: int
-
-
 class Gathering:
     """Transactions of some partitions, up to so many halves of each; the oldest are read first.
 
@@ -195,7 +165,7 @@ class Gathering:
         found: What is unsettled and kept in full, by transaction id.
         sums: How much is unsettled, by place.
         targets: Real topics of all halves that were taken.
-        discarded: How much is discarded, by reason.
+        discarded: How many transactions are discarded, by reason.
         refused: Why the only transaction of interest was discarded if it cannot be delivered.
     """
 
@@ -207,13 +177,12 @@ class Gathering:
         self._kept: Counter[int] = Counter()
         self._parked: list[tuple[int, str]] = []  # heap, the youngest first
         self._others: dict[str, ServicePartition] = {}  # undecided, and not kept in full
-        self._lanes: dict[Lane, int] = {}  # transactions, in lanes of those that are kept in full
         self.malformed = 0
         self.targets: set[str] = set()
         self.found: dict[str, UnsettledTransaction] = {}
         self.sums: dict[ServicePartition, ServiceSum] = {}
         self.refused: DiscardReason | None = None
-        self.discarded: dict[DiscardReason, DiscardedHalves] = {}
+        self.discarded: Counter[str] = Counter()
 
     def is_full(self, partition: int) -> bool:
         """Return whether a partition's halves are no longer taken: later ones must be reported as not read."""
@@ -238,11 +207,7 @@ class Gathering:
     def _open(self, half: Half) -> None:
         control = half.control
         place = self._count(control.service, half.partition, half.append_time)
-        is_kept = self._kept[half.partition] < self._keep
-        lane = None if half.ordering_key is None else (*place, half.ordering_key)
-        if lane is not None and (is_kept or lane in self._lanes):
-            self._lanes[lane] = self._lanes.get(lane, 0) + 1
-        if not is_kept:
+        if self._kept[half.partition] >= self._keep:
             self._others[control.transaction_id] = place
             return
         self._kept[half.partition] += 1
@@ -254,8 +219,6 @@ class Gathering:
             half.append_time,
             control.options.incarnation,
         )
-        if lane is not None:
-            self.found[control.transaction_id].lane, self.found[control.transaction_id].place = lane, self._lanes[lane]
 
     def _count(self, service: str, partition: int, append_time: int) -> ServicePartition:
         place = sys.intern(service), partition
@@ -272,11 +235,7 @@ class Gathering:
             return
         if manifest.reason is not DiscardReason.UNDECIDED:
             self.refused = manifest.reason if self._choice.id else None
-            sum_ = self.discarded.setdefault(
-                manifest.reason, DiscardedHalves(str(manifest.reason), 0, manifest.first_append_time)
-            )
-            sum_.transactions += 1
-            sum_.appended_ms = min(sum_.appended_ms, manifest.first_append_time)
+            self.discarded[manifest.reason] += 1
         elif not known:
             self._count(manifest.service, manifest.partition, manifest.first_append_time)
             self._park(manifest)
@@ -319,13 +278,6 @@ class Gathering:
                 transaction.decisions.append(RecordedDecision(entry.kind, source, offset, append_time))
         elif transaction is not None and entry.kind is OpKind.UNKNOWN:
             transaction.checks = max(transaction.checks, entry.checks)
-
-    def behind(self, transaction: UnsettledTransaction) -> int:
-        """Return how many unsettled transactions of its service and ordering key come after one that is kept in full.
-
-        None comes after a parked one, which has no lane: it is out of its order.
-        """
-        return 0 if transaction.lane is None else self._lanes[transaction.lane] - transaction.place
 
     def since(self) -> dict[int, int]:
         """Return the append time of the oldest transaction by half partition, ms since 1970."""

@@ -17,7 +17,6 @@ from outbox.protocol.op import OpKind, OpSource, encode_op
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
-from tests.support.shop import Shop
 
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200"}
 
@@ -48,14 +47,13 @@ def test_what_is_undecided_is_listed_and_nothing_is_touched(site: Site, outbox: 
     entries = send_halves(site, outbox, _messages(site, 6))
     (committed,) = publish_bulk(site, outbox, _messages(site, 1), ops=False)
     before = _checkpoints(site)
-    document = _pending(site, "--look")
+    document = _pending(site)
     by_id = {one["transaction"]: one for one in document["transactions"]}
     assert set(by_id) == {entry.transaction_id for entry in entries} | {committed.removesuffix("/0")}
     first = by_id[entries[0].transaction_id]
     assert (first["half_partition"], first["first_offset"]) == (entries[0].partition, entries[0].first_offset)
     assert (first["service"], first["truth"], first["messages"]) == ("orders", "row", 1)
     assert (first["targets"], first["decision"], first["parked"]) == ([site.topic("orders")], None, False)
-    assert (first["row"], by_id[committed.removesuffix("/0")]["row"]) == ("no row", "committed")
     assert {sum_["half_partition"]: sum_["undecided"] for sum_ in document["sums"]} == {
         number: sum(one["half_partition"] == number for one in by_id.values()) for number in _partitions(by_id)
     }
@@ -121,17 +119,6 @@ def test_what_is_parked_is_listed_as_such(site: Site, outbox: HalfOutbox) -> Non
     assert (one["transaction"], one["parked"]) == (entry.transaction_id, True)
 
 
-def test_an_open_local_transaction_is_told_with_its_backend(site: Site) -> None:
-    site.create(partitions=1)
-    with Shop(site) as shop, shop.session() as session:
-        topic = shop.topic()
-        shop.outbox.publish(session, Message(site.topic(topic), "v", "k"), eager=True)
-        wait_until(lambda: len(site.halves()) == 1)
-        (one,) = _pending(site, "--look")["transactions"]
-        assert one["row"] == "open"
-        assert one["holder_pid"] > 0
-
-
 def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch) -> None:
     send_halves(site, outbox, _messages(site, 20))
     document = _pending(site, "--limit", "3")
@@ -146,14 +133,6 @@ def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: p
     (first, _second) = document["not_read"]
     assert first["place"].startswith(f"{site.channel.half_topic}/0, offsets 2 to ")
     assert "not read: " in call_command(app, site)[1]
-
-
-def test_a_database_that_is_down_keeps_nothing_from_being_listed(site: Site, outbox: HalfOutbox) -> None:
-    send_halves(site, outbox, _messages(site, 1))
-    environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": "postgresql://nobody@127.0.0.1:1/none"}
-    (one,) = _pending(site, "--look", environ=environ)["transactions"]
-    assert one["row"].startswith("unknown: database 'default' does not answer")
-    assert _pending(site, "--look", environ={"OUTBOX_POSTGRES_URL": None})["transactions"][0]["row"] == "unmapped"
 
 
 @pytest.mark.parametrize(
@@ -196,21 +175,12 @@ def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site
 
 def test_pending_is_readable_at_80_columns(site: Site, outbox: HalfOutbox) -> None:
     (entry,) = send_halves(site, outbox, _messages(site, 1))
-    code, printed = call_command(app, site, "--look", environ={"COLUMNS": "80"})
+    code, printed = call_command(app, site, environ={"COLUMNS": "80"})
     lines = [line.strip() for line in printed.splitlines()]
     assert (code, f"{entry.transaction_id}  orders" in lines) == (Exit.OK, True), printed
-    assert any(line.endswith(" old, undecided, row: no row") for line in lines)
+    assert any(line.endswith(" old, undecided") for line in lines)
     assert f"half partition {entry.partition}, offset 0, 1 message for {site.topic('orders')}" in lines
     assert max(map(len, lines[:5])) <= 80  # sums and entries; behind them are sentences, which a terminal wraps
-
-
-def test_pending_counts_what_waits_behind_a_transaction(site: Site, outbox: HalfOutbox) -> None:
-    messages = [Message(site.topic("orders"), "v", key) for key in ("same", "same", "other", "same", None, None)]
-    ids = [entry.transaction_id for entry in send_halves(site, outbox, messages)]
-    behind = {one["transaction"]: one["behind"] for one in _pending(site)["transactions"]}
-    assert [behind[id_] for id_ in ids] == [2, 1, 0, 0, 0, 0]
-    lines = [line.strip() for line in call_command(app, site, environ={"COLUMNS": "80"})[1].splitlines()]
-    assert any(line.endswith(" old, undecided, 2 behind it") for line in lines), lines
 
 
 def test_pending_of_many_keeps_few_in_memory(site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, advice, conclude
+from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, conclude
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
 
 
@@ -89,12 +89,6 @@ def test_a_batch_that_kafka_has_is_delivered() -> None:
 def test_one_message_is_judged_alone() -> None:
     assert conclude(_found((V, 1), (W, 2), position=1)).state is Status.VISIBLE
     assert conclude(_found((V, 1), (W, 2), position=2)).state is Status.WAITING
-
-
-def test_advice_names_what_can_be_done_instead() -> None:
-    assert "outbox discarded deliver" in advice(Status.DISCARDED)
-    assert "pg_terminate_backend" in advice(Status.OPEN)
-    assert "outbox trace" in advice(Status.CONTRADICTION)
 
 
 def test_an_id_of_table_mode_carries_xid_and_start() -> None:

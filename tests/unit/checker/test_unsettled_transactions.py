@@ -26,10 +26,9 @@ def _half(
     position: int = 0,
     partition: int = 0,
     service: str = "orders",
-    key: bytes | None = None,
 ) -> Half:
     control = HalfControl("real", -1, id_, position, service, Truth.ROW, HalfOptions(incarnation="today"))
-    return Half(partition, offset, 1_000 + offset, control, key)
+    return Half(partition, offset, 1_000 + offset, control)
 
 
 def _entry(kind: OpKind, id_: str = "a", partition: int = 0, topic: str = TOPIC, checks: int = 0) -> OpEntry:
@@ -104,27 +103,6 @@ def test_what_is_parked_is_gathered_with_what_still_follows_it() -> None:
     found = gathering.found["a"]
     assert (found.parked, found.offsets, found.checks) == (True, {0: 2, 1: 9}, 3)
     assert (set(gathering.found), gathering.total()) == ({"a"}, 1)
-
-
-def test_behind_counts_transactions_of_the_same_ordering_key() -> None:
-    gathering = Gathering(100, keep=3)
-    for offset, (id_, key, service) in enumerate(
-        [
-            ("a", b"k", "orders"),
-            ("a", b"k", "orders"),  # its second message
-            ("b", b"k", "orders"),
-            ("c", None, "orders"),
-            ("d", None, "orders"),
-            ("e", b"k", "orders"),  # not kept in full
-            ("f", b"k", "others"),
-            ("g", b"other", "orders"),
-        ]
-    ):
-        gathering.add_half(_half(offset, id_, offset, service=service, key=key))
-    gathering.add_half(_half(1, "h", partition=1, key=b"k"))
-    assert {id_: gathering.behind(one) for id_, one in gathering.found.items()} == {"a": 2, "b": 1, "c": 0, "h": 0}
-    gathering.add_manifest(_manifest("a", DiscardReason.UNDECIDED, (0, 0)))
-    assert gathering.behind(gathering.found["a"]) == 0, "what is parked holds nobody"
 
 
 def test_gathering_counts_by_service_and_half_partition() -> None:

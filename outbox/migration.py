@@ -85,7 +85,7 @@ def inbox_ddl(
     Args:
         tables: Schema and name prefix of the table; None: `public` and `outbox`.
         consumer_roles: Roles that get what a consumer needs.
-        purger_roles: Roles that get what `outbox inbox purge` needs.
+        purger_roles: Roles that get what deletes old rows.
         drop: Return the SQL that drops the table instead. Messages delivered again are then handled as new.
 
     Raises:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any, LiteralString
+from typing import LiteralString
 
-import psycopg
 from psycopg import sql
 
 from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
 from outbox._postgres.table_contract import Places, Table
-from outbox.errors import UsageError
 from outbox.settings import TableNames
 
 _DDL: LiteralString = """
@@ -32,16 +29,10 @@ _INSERT: LiteralString = (
 _FIND: LiteralString = "SELECT true FROM {inbox} WHERE consumer_group = {group} AND message_id = {id}"
 _TEXT: LiteralString = "convert_from(decode({}, 'hex'), 'UTF8')"
 """Makes a text of its UTF-8 in hexadecimal: no `client_encoding` decides which it is (R77)."""
-_PURGE: LiteralString = (
-    "DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {inbox} WHERE received_at < now() - {age}"
-    " AND consumer_group = coalesce({group}, consumer_group) ORDER BY received_at LIMIT {batch}))"
-)
-PURGE_BATCH = 5_000
-"""Rows that the clean-up deletes in one transaction."""
 
 
 class InboxTable(Tables):
-    """DDL, insertion and clean-up of the inbox table."""
+    """DDL and insertion of the inbox table."""
 
     command = "table create --inbox"
 
@@ -83,32 +74,3 @@ class InboxTable(Tables):
 
     def purger_grant(self, role: str) -> Grant:
         return Grant(self.schema, role, {self.name: ("SELECT", "DELETE")})
-
-    def purge(
-        self,
-        connection: psycopg.Connection[Any],
-        keep: timedelta,
-        group: str | None = None,
-        batch: int = PURGE_BATCH,
-    ) -> int:
-        """Delete what was handled longer ago than a given age, the oldest first.
-
-        Args:
-            connection: A connection in autocommit: each batch commits by itself.
-            keep: Age that is kept, by the database's clock.
-            group: Of this consumer group; None: of all.
-            batch: Rows that are deleted in one transaction.
-
-        Returns:
-            How many rows were deleted.
-        """
-        if keep <= timedelta(0) or batch < 1:
-            raise UsageError("the age to keep and the batch must be above 0")
-        placeholders = {name: sql.Placeholder(name) for name in ("age", "group", "batch")}
-        named = {**placeholders, "group": sql.SQL(_TEXT).format(placeholders["group"])}
-        statement = sql.SQL(_PURGE).format(**self._names, **named)
-        parameters = {"age": keep, "group": group and group.encode().hex(), "batch": batch}
-        deleted = 0
-        while (count := connection.execute(statement, parameters).rowcount) == batch:
-            deleted += count
-        return deleted + count

@@ -25,7 +25,7 @@ from tests.support.planting_secrets import MARK, Planted, dsn, secret
 
 ID = "01937b5e-0000-7000-8000-000000000000"
 COMMANDS = [
-    *("channel create", "table create", "table create --inbox", "inbox purge --keep-days 30"),
+    *("channel create", "table create", "table create --inbox"),
     *("doctor", "relay", "relay --check", "checker", "checker --check"),
     *("discarded list", "find --key 4711", f"discarded deliver {ID} --yes", f"discarded drop {ID} --yes"),
     *("skip half/0 --offset 0 --reason x", "resume --dry-run", "resume --source shop --dry-run", "pending"),

@@ -37,7 +37,7 @@ def create(
     executor_role: Annotated[Roles, _role("Role that gets what tasks of Spark need")] = None,
     driver_role: Annotated[Roles, _role("Role that gets what drivers of Spark need")] = None,
     consumer_role: Annotated[Roles, _role("With --inbox: role that gets what a consumer needs")] = None,
-    purger_role: Annotated[Roles, _role("With --inbox: role that gets what `inbox purge` needs")] = None,
+    purger_role: Annotated[Roles, _role("With --inbox: role that gets what deletes old rows")] = None,
     sink: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--sink", help="Create the tables of the sink for Spark, too, as its roles do.")
     ] = False,

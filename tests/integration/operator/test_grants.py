@@ -18,7 +18,6 @@ from outbox import HalfOutbox, Message, TableNames
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
-from outbox._postgres.inbox_table import InboxTable
 from outbox.inbox import Inbox
 from tests.support.bulk import send_halves
 from tests.support.commands import ran
@@ -241,7 +240,3 @@ def test_a_consumer_remembers_and_the_clean_up_forgets(roles: Roles) -> None:
     inbox = Inbox("billing", roles.site.tables)
     with psycopg.connect(roles.url("consumer")) as connection:
         assert inbox.once(connection, "a/0")
-    table = InboxTable(roles.site.tables).full_name
-    roles.site.sql(f"UPDATE {table} SET received_at = now() - interval '8 days'")
-    purged = roles.command("inbox", "purge", "--keep-days", "7", role="purger")
-    assert purged.stdout == f'1 rows deleted from "{roles.schema}".{roles.site.name}_inbox\n'

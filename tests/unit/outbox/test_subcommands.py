@@ -26,7 +26,6 @@ WORDS = {
     "discarded deliver": ["--all", "--yes"],
     "discarded drop": ["--all", "--yes"],
     "find": ["--key", "4711"],
-    "inbox purge": ["--keep-days", "30"],
     "resolve": [ID, "--rollback", "--reason", "why", "--yes"],
     "skip": ["half/0", "--offset", "1", "--reason", "why"],
     "trace": [ID],

@@ -1,6 +1,5 @@
 """The DDL as text, names of roles, message ids: what needs no server."""
 
-from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -205,13 +204,6 @@ def test_what_is_no_session_is_refused() -> None:
     nothing: Any = object()
     with pytest.raises(UsageError, match="object is no connection that can be used here"):
         Inbox("billing").once(nothing, "id")
-
-
-@pytest.mark.parametrize(("keep", "batch"), [(timedelta(0), 1), (timedelta(days=-1), 1), (timedelta(days=1), 0)])
-def test_an_age_below_zero_purges_nothing(keep: timedelta, batch: int) -> None:
-    nowhere: Any = None
-    with pytest.raises(UsageError, match="must be above 0"):
-        InboxTable(NAMES).purge(nowhere, keep, batch=batch)
 
 
 def test_an_inbox_shows_its_service_and_table() -> None:

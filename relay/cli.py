@@ -27,7 +27,6 @@ app = typer.Typer(
 @setting_options(RelaySettings)
 def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - a flag
     """Run the relay until SIGTERM."""
-    given = {name: str(value) for name, value in given.items()}
     if check:
         # Not above: with SQLAlchemy it is half of what the start of a relay costs, which needs none of it.
         from outbox.operator.checks.checks import check_service, examine_relay  # noqa: PLC0415
@@ -56,7 +55,7 @@ class _Relay:
                 self._relay = RelayService(*self._parts)
 
 
-def _run(given: dict[str, str]) -> None:
+def _run(given: dict[str, Any]) -> None:
     share_one_arena()
     collect_rarely()
     channels = load_all(RelaySettings, given)

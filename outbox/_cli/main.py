@@ -71,7 +71,7 @@ def _is_written() -> bool:
 
 _SQL_ALONE = "The SQL of the tables needs none: python -c 'import outbox; print(outbox.ddl())'"
 GROUP = "outbox.commands"
-_URL_OPTION = "--postgres-url"
+_URL_OPTIONS = ("--postgres-url", "--table")
 # Subcommands of kafka-transactional-outbox-services, and the extra that brings what each needs.
 _EXTRAS = {
     "audit": "spark",
@@ -126,10 +126,10 @@ def _hide_passwords() -> None:
 
     sys.excepthook = write
     for number, (before, word) in enumerate(pairwise(sys.argv), start=1):
-        if before != _URL_OPTION and not word.startswith(f"{_URL_OPTION}=") and is_connection_string(word):
+        if before not in _URL_OPTIONS and word.partition("=")[0] not in _URL_OPTIONS and is_connection_string(word):
             sys.exit(
                 f"outbox: Argument {number} holds a connection string; it is not shown. "
-                f"Set OUTBOX_POSTGRES_URL, or write {_URL_OPTION} before it."
+                f"Set OUTBOX_POSTGRES_URL, or write {' or '.join(_URL_OPTIONS)} before it."
             )
 
 

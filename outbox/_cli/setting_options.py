@@ -3,6 +3,7 @@
 import enum
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -10,7 +11,7 @@ import typer
 
 from outbox._service.exit_codes import guarded
 from outbox._settings.layers import LayeredSettings
-from outbox._settings.setting import OFF, ON, REQUIRED, Secret, Setting, SettingsTable, plain, settings_of
+from outbox._settings.setting import OFF, ON, PAIR, REQUIRED, Secret, Setting, SettingsTable, plain, settings_of
 from outbox.errors import ConfigurationError
 
 
@@ -135,7 +136,15 @@ def _parameter(one: Setting) -> inspect.Parameter:
 def _value(one: Setting, given: Any) -> Any:
     if not one.each or given is None:
         return given
-    return pairs(one.option, given) if get_origin(one.kind) is dict else (",".join(given) or None)
+    if get_origin(one.kind) is not dict:
+        return ",".join(given) or None
+    found = pairs(one, given)
+    return found if found is None or one.each == PAIR else {name: _database(text) for name, text in found.items()}
+
+
+def _database(text: str) -> dict[str, str]:
+    """Return what a connection string, or @ and the path of a file that holds one, sets of a database."""
+    return {"dsn_file": text.removeprefix("@")} if text.startswith("@") else {"dsn": text}
 
 
 def _help(one: Setting) -> str:
@@ -148,9 +157,9 @@ def _help(one: Setting) -> str:
     return f"{row.text} Default: {row.default}{unit}."
 
 
-def pairs(flag: str, texts: Iterable[str]) -> dict[str, str] | None:
-    """Return what a repeatable option NAME=VALUE has; None if it was not given."""
+def pairs(one: Setting, texts: Iterable[str]) -> dict[str, str] | None:
+    """Return what a repeatable option such as NAME=VALUE has; None if it was not given."""
     given = list(texts)
-    if wrong := [text.partition("=")[0] for text in given if "=" not in text]:
-        raise ConfigurationError(f"{flag} {wrong[0]}: write NAME=VALUE")
+    if wrong := [text.partition("=")[0] for text in given if not re.match(r"[^=:@/]+=", text)]:
+        raise ConfigurationError(f"{one.option} {wrong[0]}: write {one.each}")
     return {name: value for name, _, value in (text.partition("=") for text in given)} or None

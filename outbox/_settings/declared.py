@@ -14,7 +14,7 @@ from outbox._rules.foreign_layout import After, Layout, LayoutName, QualifiedNam
 from outbox._security.secret_files import read_secret
 from outbox._settings.layers import DEFAULT_DATABASE, LayeredSettings
 from outbox._settings.properties import usable_properties
-from outbox._settings.setting import Secret, SettingsTable, setting
+from outbox._settings.setting import DATABASE, Secret, SettingsTable, setting
 from outbox._settings.table_names import TableNames, channel_names
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
@@ -290,7 +290,12 @@ class MessageTables(LayeredSettings):
     """The message tables of a channel, by the names of their table sources."""
 
     tables: dict[str, TableSettings] = setting(
-        {}, "Message tables to deliver from (table mode), by name, as tables of the TOML file.", check=_check_sources
+        {},
+        "Message tables to deliver from (table mode), by name, as tables of the TOML file. The option takes a "
+        "connection string, which others of the machine see, or @ and its file.",
+        check=_check_sources,
+        option="--table",
+        each=DATABASE,
     )
 
     def exclusive_tables(self) -> Iterable[tuple[str, Hashable]]:
@@ -337,6 +342,8 @@ class LogSettings(LayeredSettings):
 class ServiceFields(LogSettings, ProfileSettings, KafkaSettings, reader="both services"):
     """What relay and checker have in common."""
 
+    OPTIONS: ClassVar[tuple[str, ...]] = ("channel", "bootstrap_servers", "profile", "http_port", "log_level")
+
     contract_interval_ms: int = setting(
         60_000,
         "Interval between two checks of the topics' configuration; they also detect deleted topics.",
@@ -378,7 +385,7 @@ class HalfLibrarySettings(LibrarySettings, ChannelSettings, reader="the library 
 class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):
     """What the relay reads."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = ("channel", "bootstrap_servers", "profile", "http_port", "log_level")
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ServiceFields.OPTIONS, "tables")
 
     check_interval_ms: int = setting(30_000, "Interval after the first check; doubles after each one.", least=1)
     check_interval_max_ms: int = setting(600_000, "Maximum interval between checks.", least=1)
@@ -451,7 +458,7 @@ class CheckerFields(CheckedDatabases, KeptSettings, FenceSettings, ServiceFields
     """What the checker reads."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = (
-        *RelayFields.OPTIONS,
+        *ServiceFields.OPTIONS,
         "postgres_url_file",
     )
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from outbox._security.secret_files import with_secrets
 from outbox._settings.declared import CheckedDatabases, KafkaSettings, LogSettings, matching
 from outbox._settings.layers import LayeredSettings
-from outbox._settings.setting import REQUIRED, setting
+from outbox._settings.setting import PAIR, REQUIRED, setting
 from outbox.protocol.names import is_topic_name
 
 READ_COMMITTED = "read_committed"
@@ -62,7 +62,7 @@ class JobSettings(SparkSettings, KafkaSettings):
         "More properties of Kafka's Java client, with which Spark reads: TLS, SASL, fetch sizes. "
         "A secret may be in a file (sasl.jaas.config_file).",
         option="--kafka",
-        each="NAME=VALUE",
+        each=PAIR,
     )
 
     def check(self) -> None:

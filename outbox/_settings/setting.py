@@ -19,6 +19,8 @@ from outbox.errors import ConfigurationError
 
 ON, OFF = "yes", "no"
 
+PAIR, DATABASE = "NAME=VALUE", "NAME=DSN"
+
 REQUIRED: Any = object()
 """Default of a setting that has none."""
 
@@ -79,7 +81,8 @@ class Setting:
         most: The highest number.
         check: Raises `ValueError` if a value of the right type is wrong.
         option: Its name on the command line, if that differs.
-        each: What its option takes each time if it may be given several times: `NAME=VALUE` for a table.
+        each: What its option takes each time if it may be given several times: `PAIR` for a table of texts, `DATABASE`
+            for one of databases.
         of_process: Whether all channels of a process share it.
     """
 

@@ -45,7 +45,7 @@ class ContractSettings(ContractProfile, ChannelSettings):
 class DoctorSettings(DatabasesSettings, RightsSettings, ContractSettings, PostgresSettings):
     """Settings of the doctor: of Kafka and Postgres, of message tables, of the allow-list and of the checker."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = (*ContractSettings.OPTIONS, "postgres_url", "postgres_url_file")
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ContractSettings.OPTIONS, "postgres_url", "postgres_url_file", "tables")
 
     def default_place(self) -> Hashable:
         """Return where the tables are that `postgres_url` names."""
@@ -55,7 +55,7 @@ class DoctorSettings(DatabasesSettings, RightsSettings, ContractSettings, Postgr
 class OperatorSettings(CheckedDatabases, TableCommandSettings):
     """Settings of the subcommands that look at halves and rows: those of Kafka, of all databases and message tables."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "postgres_url_file")
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "postgres_url_file", "tables")
 
 
 class ResolveSettings(OperatorName, CheckAge, OperatorSettings):

@@ -28,6 +28,7 @@ from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
 from outbox._settings.declared import PostgresSettings
+from outbox._settings.setting import PAIR, Setting
 from outbox.listener import TransactionListener
 from outbox.operator.commands.acl import scope_of
 from outbox.protocol.names import Channel
@@ -294,7 +295,10 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         ),
         "Use `async with engine.connect() as connection`",
     ),
-    "option without a value": (lambda: pairs("--kafka", ["linger.ms"]), "write NAME=VALUE"),
+    "option without a value": (
+        lambda: pairs(Setting({}, "", option="--kafka", each=PAIR), ["linger.ms"]),
+        "write NAME=VALUE",
+    ),
     "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "Give a TransactionListener"),
     "settings twice": (
         lambda: TransactionalProducer(HalfOutbox("orders", KAFKA), _Listener(), KAFKA),

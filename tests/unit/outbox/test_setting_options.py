@@ -8,15 +8,16 @@ from typer.testing import CliRunner
 
 from outbox._cli.setting_options import layers, setting_options
 from outbox._service.exit_codes import Exit
+from outbox._settings.declared import Database
 from outbox._settings.layers import LayeredSettings
-from outbox._settings.setting import setting
+from outbox._settings.setting import DATABASE, setting
 from outbox.errors import ConfigurationError
 
 Given = dict[str, Any]
 
 
 class _Settings(LayeredSettings):
-    OPTIONS = ("mode", "start", "grace_ms", "limit", "dry_run", "pairs", "some")
+    OPTIONS = ("mode", "start", "grace_ms", "limit", "dry_run", "pairs", "some", "places")
 
     grace_ms: int = setting(600, "Time to wait.", least=1)
     mode: Literal["fast", "safe"] = setting("safe", "How it works.")
@@ -25,7 +26,11 @@ class _Settings(LayeredSettings):
     start: str = setting("", "Where to begin.", option="--from")
     pairs: dict[str, str] = setting({}, "Properties.", each="NAME=VALUE")
     some: str = setting("", "Topics.", each="TOPIC")
+    places: dict[str, Database] = setting({}, "Databases.", option="--place", each=DATABASE)
     table: dict[str, str] = setting({}, "A table.")
+
+
+PLACES = {"a": {"dsn": "host=db dbname=a"}, "b": {"dsn_file": "/run/b"}}
 
 
 def _invoke(*words: str) -> tuple[int, str, list[Given]]:
@@ -54,6 +59,7 @@ def test_only_settings_of_the_command_line_are_given() -> None:
         (["--no-dry-run"], {"dry_run": False}),
         (["--from", "now"], {"start": "now"}),
         (["--pairs", "a=1", "--pairs", "b=x=y"], {"pairs": {"a": "1", "b": "x=y"}}),
+        (["--place", "a=host=db dbname=a", "--place", "b=@/run/b"], {"places": PLACES}),
         (["--some", "orders", "--some", "stock"], {"some": "orders,stock"}),
     ],
 )
@@ -71,6 +77,20 @@ def test_pair_without_an_equals_sign_is_one_line() -> None:
     code, output, seen = _invoke("here", "--pairs", "a")
     assert (code, seen) == (Exit.CONFIGURATION, [])
     assert "--pairs a: write NAME=VALUE" in output
+
+
+def test_databases_of_the_command_line_are_settings() -> None:
+    found = _Settings({}, places=PLACES).places
+    assert found["a"].connection_string() == "host=db dbname=a"
+    assert str(found["b"].dsn_file) == "/run/b"
+
+
+@pytest.mark.parametrize("place", ["postgresql://u:s3cret@db/a?x=y", "postgresql://u:s3cret@db/a"])
+def test_a_connection_string_without_a_name_is_refused_unseen(place: str) -> None:
+    code, output, seen = _invoke("here", "--place", place)
+    assert (code, seen) == (Exit.CONFIGURATION, [])
+    assert "write NAME=DSN" in output
+    assert "s3cret" not in output
 
 
 def test_help_has_description_unit_and_default() -> None:

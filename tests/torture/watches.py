@@ -7,7 +7,7 @@ from outbox.protocol.checkpoint import MAX_LENGTH, HalfCheckpoint, parse_half_ch
 from outbox.protocol.errors import ProtocolError
 
 STALL_SECONDS = 60.0
-"""A Kafka transaction times out after 15 s, the coordinator looks every 10 s, and it may be that broker that died."""
+"""A Kafka transaction times out after 15 s, a large one after 45 s over a thin line; coordinators look every 10 s."""
 
 MOST = {"resident_mib": 512, "threads": 150, "files": 400}
 """What a relay or a checker may have.

@@ -6,8 +6,11 @@ cannot be halved: it gets longer time-outs instead.
 
 from dataclasses import dataclass, replace
 
-PATIENCE_MAX = 4
-"""The longest time-outs, as a multiple of the usual ones: `transaction.timeout.ms` becomes one minute."""
+PATIENCE_MAX = 3
+"""The longest time-outs, as a multiple of the usual ones: `transaction.timeout.ms` becomes 45 s.
+
+A coordinator looks for those that timed out every 10 s: readers wait for less than a minute behind a relay that died.
+"""
 
 
 BATCH_BYTES = 16_777_216

@@ -10,7 +10,7 @@ import pytest
 from outbox._rules.source_progress import Progress
 from outbox._service.channels.channel_context import thread_pool
 from relay.delivery.producer import DeliveryError
-from relay.delivery.rules.volume import BatchPolicy
+from relay.delivery.rules.volume import PATIENCE_MAX, BatchPolicy
 from relay.delivery.sending import BatchFeedback
 from relay.table import table_source
 from relay.table.owned_table import IDLE_SECONDS, Window
@@ -80,7 +80,7 @@ def test_a_window_that_loses_its_session_is_halved(feedback: BatchFeedback, monk
         _turn(table, feedback, monkeypatch)
     assert table.limits[:3] == [5_000, 2_500, 1_250]
     assert table.limits[-1] == 1
-    assert feedback.volume.patience == 4
+    assert feedback.volume.patience == PATIENCE_MAX
 
 
 def test_what_takes_ten_times_too_long_is_a_tenth_at_once(

@@ -26,7 +26,7 @@ from relay.delivery.error_policy import Remedy, Undelivered
 from relay.delivery.producer import DeliveryError
 from relay.delivery.rules.outgoing import Finding
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
-from relay.delivery.rules.volume import BatchPolicy
+from relay.delivery.rules.volume import PATIENCE_MAX, BatchPolicy
 from relay.delivery.sending import PAUSE_MS_MIN, BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookup
 from relay.delivery.transactional_delivery import TransactionalDelivery
@@ -365,7 +365,7 @@ def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], Parti
         with pytest.raises(DeliveryError):
             worker._settle()
         assert len(delivery.commit.call_args.args[0]) == expected
-    assert worker._feedback.volume.patience == 4
+    assert worker._feedback.volume.patience == PATIENCE_MAX
 
 
 def test_worker_reads_many_halves_in_one_turn(

@@ -8,8 +8,9 @@ import pytest
 import relay.delivery.producer
 import relay.delivery.transactional_delivery
 from relay.delivery.rules.volume import OVERHEAD, PATIENCE_MAX, WINDOW_SECONDS, BatchPolicy, BatchSize, Volume
-from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS, TransactionalDelivery
 from tests.support.transaction_model import Coordinator, Producer
+from tests.torture.watches import STALL_SECONDS
 
 POLICY = BatchPolicy(messages=5_000, bytes=16_000_000)
 REQUEST_SECONDS = 5.0
@@ -88,6 +89,11 @@ def test_single_transaction_gets_longer_time_outs() -> None:
     assert found.patience == PATIENCE_MAX
     found.written(1, 20_000_000, 30.0)
     assert found.patience == 1
+
+
+def test_the_most_patient_transaction_holds_readers_up_for_less_than_a_minute() -> None:
+    """A relay may die with it open while nothing can take its source over; brokers look every 10 s by default."""
+    assert PATIENCE_MAX * TRANSACTION_TIMEOUT_MS / 1000 + 10.0 < STALL_SECONDS
 
 
 LARGEST, SMALL = 1_000_000, 2_000

@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -65,7 +66,7 @@ def verdict(report: Mapping[str, Any]) -> str:
 
 
 def _rate(trials: int) -> str:
-    return f"{min(3 / trials, 1):.2g}" if trials else "1"
+    return f"{Decimal(f'{min(3 / trials, 1):.2g}'):f}" if trials else "1"
 
 
 def _figures(reports: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -71,9 +71,9 @@ def filled_place(text: str, name: str, content: str) -> str:
 
 def _tables() -> dict[str, str]:
     common = {setting.name for setting in describe_settings(ServiceFields)}
+    of_table = {setting.name for setting in describe_settings(TableSettings)}
     jobs = _common(LandSettings, AuditSettings)
     of_checker = {setting.name for setting in describe_settings(CheckerSettings)}
-    of_database = of_checker | {setting.name for setting in describe_settings(TableSettings)}
     services = {one._name for one in metrics_of(relay.metrics)} & {one._name for one in metrics_of(checker.metrics)}
     return {
         "exit codes": _table(("code", "name", "means"), ((str(int(code)), code.name, code.meaning) for code in Exit)),
@@ -85,12 +85,12 @@ def _tables() -> dict[str, str]:
         "settings of the relay": _settings(row for row in describe_settings(RelaySettings) if row.name not in common),
         "settings of a table source": _settings_of_a_table(describe_settings(TableSettings)),
         "settings of a database": _settings_of_a_table(
-            row for row in describe_settings(CheckerDatabase) if row.name not in of_database
+            row for row in describe_settings(CheckerDatabase) if row.name not in of_checker | of_table
         ),
         "settings of the checker": _settings(
-            row for row in describe_settings(CheckerSettings) if row.name not in common
+            row for row in describe_settings(CheckerSettings) if row.name not in common | of_table
         ),
-        "settings of the jobs": _settings(row for row in describe_settings(LandSettings) if row.name in jobs),
+        "settings of the jobs": _settings(row for row in describe_settings(LandSettings) if row.name in jobs - common),
         "settings of land": _settings(row for row in describe_settings(LandSettings) if row.name not in jobs),
         "settings of the audit": _settings(
             row for row in describe_settings(AuditSettings) if row.name not in jobs | of_checker
@@ -214,7 +214,12 @@ def exposed(metric: MetricWrapperBase) -> str:
 
 def _metrics(metrics: Iterable[MetricWrapperBase]) -> str:
     rows = (
-        (f"`{exposed(metric)}`", str(metric._type), ", ".join(metric._labelnames), _linked(metric._documentation))
+        (
+            f"`{exposed(metric)}`",
+            str(metric._type),
+            ", ".join(name for name in metric._labelnames if name != "channel"),
+            _linked(metric._documentation),
+        )
         for metric in metrics
     )
     return _table(("metric", "type", "labels", "is"), rows)

@@ -6,14 +6,18 @@ import structlog
 import typer
 
 from outbox._cli.setting_options import Check, layers, setting_options
+from outbox._kafka.channel import as_created
 from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.membership import MemberFenced
 from outbox._service.process import collect_rarely, share_one_arena
 from outbox._service.run import run_service
+from outbox._service.settings import shared_admin
 from outbox._settings.layers import load_all
+from outbox.errors import ConfigurationError
 from relay import metrics
 from relay.service import RelayService
 from relay.settings import RelaySettings, require_allow_list
+from relay.table_service import TableService
 
 log = structlog.get_logger()
 
@@ -42,7 +46,7 @@ class _Relay:
     def __init__(self, settings: RelaySettings, control: ServiceControl) -> None:
         require_allow_list(settings.profile, settings.allowed_topics)
         self._parts = (settings, control)
-        self._relay = RelayService(*self._parts)
+        self._relay = _service(*self._parts)
 
     def run(self) -> None:
         while True:
@@ -52,7 +56,17 @@ class _Relay:
                 if self._parts[0].group_instance_id:  # another process may have it; no other has one that we hold
                     raise
                 log.warning("The relay begins again: Kafka fenced its consumer", error=str(error))
-                self._relay = RelayService(*self._parts)
+                self._relay = _service(*self._parts)
+
+
+def _service(settings: RelaySettings, control: ServiceControl) -> TableService:
+    channel = as_created(shared_admin(settings), settings.channel_names())
+    if channel.tables_only and not settings.tables:
+        raise ConfigurationError(
+            f"Channel {channel.name} is of message tables only, and the setting tables names none. Name them in "
+            "OUTBOX_CONFIG or with --table, or set OUTBOX_CHANNEL to another channel."
+        )
+    return (TableService if channel.tables_only else RelayService)(settings, control, channel)
 
 
 def _run(given: dict[str, Any]) -> None:

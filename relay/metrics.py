@@ -151,6 +151,10 @@ BLOCKED_SECONDS = TABLE.gauge(
 def begin() -> None:
     """Show the metrics of this thread's channel from the beginning at 0, so that a rate includes the first event."""
     TABLE.show()
+
+
+def show_partitions() -> None:
+    """Show that no half partition is served, yet or any more."""
     for state in PARTITION_STATES:
         PARTITIONS.labels(state).set(0)
 
@@ -164,8 +168,6 @@ def begin_table(source: str) -> None:
 
 def end() -> None:
     """Show that nothing of this thread's channel is served any more."""
-    for state in PARTITION_STATES:
-        PARTITIONS.labels(state).set(0)
     for gauge in (*TABLE.of("partition"), *TABLE.of("topic")):
         gauge.remove_by_labels({})
 

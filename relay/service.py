@@ -5,48 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox._failpoints import failpoint
-from outbox._kafka.admin import REFRESH_SECONDS, checked_properties
-from outbox._kafka.topic_cache import TopicCache
+from outbox._kafka.admin import checked_properties
 from outbox._service.channels.channel_threads import ServiceControl
-from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.membership import Membership, not_joined, require_rights
-from outbox._service.periodic import Periodic
-from outbox._service.settings import connection_key, shared_admin
+from outbox._service.membership import Membership, not_joined
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from relay import metrics
-from relay.delivery.broker_watch import shared_watch
-from relay.delivery.call_watch import watch_calls
-from relay.delivery.topic_lookup import TopicLookups
-from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS
 from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.serving.check_back import CheckSender
 from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.intake import Intake, LogEnds
 from relay.half.serving.served import ServedPartitions
 from relay.half.serving.take_over import TakeOver
-from relay.recovery.offset_reader import watch_real_topics
 from relay.settings import RelaySettings
-
-if TYPE_CHECKING:
-    from relay.table.source_threads import TableSources
+from relay.table_service import LOOK_SECONDS, TableService
 
 POLL_SECONDS = 0.1
 IDLE_POLL_SECONDS = 0.25
 """While nothing is to be done: a process may have many idle channels. Records and rebalances end it."""
-LOOK_SECONDS = 0.05
 FIGURES_SECONDS = 1.0
 CONSUME_AT_ONCE = 10_000
 OP_END_SECONDS = 0.2
-STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
 DRAIN_SECONDS = 4.0
 """Time for the open Kafka transaction when the process is asked to stop; then its next owner does it again."""
 
@@ -56,39 +41,15 @@ UNREADABLE_SECONDS = 5.0
 log = structlog.get_logger()
 
 
-class RelayService:
-    """The relay of one channel."""
+class RelayService(TableService):
+    """The relay of a channel with half mode: of its half partitions, and of its table sources."""
 
-    def __init__(self, settings: RelaySettings, control: ServiceControl) -> None:
-        metrics.begin()
-        self._settings = settings
-        self._stop = control.stop
-        self._health = control.health
-        admin, interval = shared_admin(settings), settings.contract_interval_ms / 1000
-        self._contract = ContractWatch(
-            admin, settings.channel_names(), settings.contract(), metrics.TABLE.contract, interval
-        )
-        self._channel = self._contract.description
-        require_rights(admin, _needed_rights(self._channel.channel))
-        self._admin = admin
-        self._topics = TopicCache(admin, writing=True)
-        brokers = shared_watch(connection_key(settings), settings.polled_connection())
-        self._lookups = TopicLookups(
-            settings.gate_policy(), self._channel.channel, self._topics, settings.allow_list(), brokers
-        )
-        self._tables = self._table_sources() if settings.tables else None
-        topics = self._read_topics()
-        self._ends = LogEnds(admin, dict.fromkeys(topics, self._channel.partitions))
-        brokers_asked = Periodic("brokers", brokers.refresh, REFRESH_SECONDS)
-        self._beside: list[ContractWatch | Periodic | TableSources] = [
-            self._contract,
-            watch_real_topics(admin, self._topics),
-            watch_calls(),
-            brokers_asked,
-            self._ends.watch,
-            *([self._tables] if self._tables is not None else []),
-        ]
-        """What has threads of its own, in the order in which they start."""
+    def __init__(self, settings: RelaySettings, control: ServiceControl, channel: Channel) -> None:
+        super().__init__(settings, control, channel)
+        metrics.show_partitions()
+        self._read = [topic.name for topic in (self._channel.half, self._channel.op, self._channel.verdict)]
+        self._ends = LogEnds(self._admin, dict.fromkeys(self._read, self._channel.partitions))
+        self._beside.append(self._ends.watch)
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
         self._op_end_asked = self._progress_at = self._looked_at = 0.0
         self._group = GroupMetadata()
@@ -97,14 +58,6 @@ class RelayService:
             self._consumer = Consumer(self._consumer_config())
         self._membership = Membership(self._consumer, stays=bool(settings.group_instance_id))
         self._intake = Intake(self._consumer, self._channel, self._contract.soon)
-        self._served = self._serving()
-
-    def _table_sources(self) -> TableSources:
-        from relay.table.source_threads import TableSources  # noqa: PLC0415 - only table sources need psycopg
-
-        return TableSources(self._settings, self._admin, self._channel, self._lookups)
-
-    def _serving(self) -> ServedPartitions:
         take_over = TakeOver(
             self._settings,
             self._admin,
@@ -115,7 +68,7 @@ class RelayService:
             self._checks,
             self._lookups,
         )
-        return ServedPartitions(
+        self._served = ServedPartitions(
             take_over,
             self._consumer,
             self._intake,
@@ -144,30 +97,15 @@ class RelayService:
     def run(self) -> None:
         """Serve until asked to stop."""
         self._subscribe()
-        for beside in self._beside:
-            beside.start()
-        tables = sorted(self._settings.tables)
-        log.info("Relay started", partitions=self._channel.partitions, tables=tables)
-        if not tables:
-            log.info("Rows of table mode are not delivered: the setting tables names no message table")
-        try:
-            while not self._stop.is_set():
-                self._turn()
-        except UnsafeError as error:
-            raise self._contract.cause_of(error) from error
-        finally:
-            for beside in reversed(self._beside):
-                beside.stop()
-            self._served.give_up_all(DRAIN_SECONDS)
-            self._membership.leave()
-            metrics.end()
-            log.info("Relay stopped")
+        super().run()
 
-    def _read_topics(self) -> list[str]:
-        return [topic.name for topic in (self._channel.half, self._channel.op, self._channel.verdict)]
+    def _end(self) -> None:
+        self._served.give_up_all(DRAIN_SECONDS)
+        self._membership.leave()
+        metrics.show_partitions()
 
     def _subscribe(self) -> None:
-        self._membership.subscribe(self._read_topics(), self._assigned, self._revoked)
+        self._membership.subscribe(self._read, self._assigned, self._revoked)
 
     def _turn(self) -> None:
         first = self._consumer.poll(self._poll_seconds())
@@ -194,10 +132,7 @@ class RelayService:
         self._look_for_op_ends()
         self._checks.poll()
         self._look_at_progress()
-        for beside in self._beside:
-            beside.check()
-        self._health.not_ready = self._not_ready()
-        self._health.turned()
+        self._look_after_threads()
 
     def _poll_seconds(self) -> float:
         """Return how long to wait for records: less while a worker has work, or waits for what this thread sees."""
@@ -226,8 +161,7 @@ class RelayService:
     def _not_ready(self) -> str | None:
         group = self._channel.channel.relay_group
         served = self._served.not_ready() or not_joined(self._group.newest, group)
-        tables = self._tables.not_ready() if self._tables is not None else None
-        return self._ends.not_ready() or served or self._contract.not_ready() or tables
+        return self._ends.not_ready() or served or super()._not_ready()
 
     # --- who owns what ------------------------------------------------------------------------------------------
 
@@ -322,14 +256,3 @@ class RelayService:
                 self._op_end_asked = time.monotonic()
                 if self._intake.is_at_op_end(number, verdict=verdict):
                     worker.arrivals.add_op_end(now, verdict=verdict)
-
-
-def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:
-    read, write = AclOperation.READ, AclOperation.WRITE
-    return {
-        channel.half_topic: {read},
-        channel.op_topic: {read},
-        channel.verdict_topic: {read},
-        channel.check_topic: {write},
-        channel.discard_topic: {read, write},
-    }

@@ -134,9 +134,9 @@ def _rights(role: Role) -> str:
     if not NEEDS[role]:
         return f"{meaning}It needs no rights in Kafka.\n"
     needs = NEEDS[role]
-    if role is Role.OPERATOR:
-        meaning += "Besides the rights of `viewer`:\n\n"
-        needs = tuple(need for need in needs if need not in NEEDS[Role.VIEWER])
+    if base := {Role.OPERATOR: Role.VIEWER, Role.RELAY: Role.TABLE_RELAY}.get(role):
+        meaning += f"Besides the rights of `{base}`{', without `<channel>.progress`' * (role is Role.RELAY)}:\n\n"
+        needs = tuple(need for need in needs if need not in NEEDS[base])
     names: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
     for need in needs:
         names[str(need.kind), ", ".join(need.operations), need.otherwise].append(_resource(need))

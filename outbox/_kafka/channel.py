@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client, answer, describe_topics, end_offset
 from outbox._kafka.groups import commit_missing, missing_offsets
-from outbox._kafka.topic_contract import channel_problems, topic_settings
+from outbox._kafka.topic_contract import PROGRESS_PARTITIONS, channel_problems, topic_settings
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ChannelError, KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
@@ -22,6 +22,8 @@ SAFE = 3
 @dataclass(frozen=True, slots=True)
 class ChannelDescription:
     """A verified channel.
+
+    One of message tables only has no half partition, and its one topic in place of each.
 
     Args:
         partitions: The common partition count of half, op, verdict and discard topic.
@@ -39,12 +41,29 @@ class ChannelDescription:
         return range(self.partitions)
 
 
+def as_created(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> Channel:
+    """Return a channel as what it was created: of message tables only if it has the topic for their progress.
+
+    Topics of half mode that are gone make no such channel of it.
+    """
+    found = describe_topics(admin, [channel.progress_topic], timeout, writing=True).get(channel.progress_topic)
+    return replace(channel, tables_only=found is not None and bool(found.id))  # no id: the right to see it is missing
+
+
+def find_channel(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> ChannelDescription:
+    """Check a channel of either kind, for who looks at what there is."""
+    return verify_channel(admin, as_created(admin, channel, timeout), timeout)
+
+
 def verify_channel(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> ChannelDescription:
     """Check that the channel's topics exist and are what the protocol needs."""
     topics = describe_topics(admin, channel.topics, timeout)
     problems = channel_problems(channel, topics)
     if problems:
         raise ChannelError("; ".join(map(str, problems)))
+    if channel.tables_only:
+        one = topics[channel.progress_topic]
+        return ChannelDescription(channel, one, one, one, one, one, 0)
     half, op, verdict = topics[channel.half_topic], topics[channel.op_topic], topics[channel.verdict_topic]
     check, discard = topics[channel.check_topic], topics[channel.discard_topic]
     return ChannelDescription(channel, half, op, verdict, check, discard, half.partitions)
@@ -56,16 +75,25 @@ def create_channel(
     """Create the channel's topics and commit the initial checkpoint of each partition (R22).
 
     Topics and checkpoints that exist are left unchanged: running it again is safe. A topic that a channel lacks gets as
-    many partitions and replicas as the half topic: channels that were made before the verdict topic lack that one. It
-    has no initial checkpoint, because a relay reads it from its beginning.
+    many partitions and replicas as the half topic.
 
     Args:
-        partitions: Common partition count of all topics of a new channel.
+        partitions: Common partition count of all topics of a new channel with half mode.
         replication: Replicas of each in a new channel; -1 for the cluster's default.
+
+    Raises:
+        ChannelError: It exists as one of the other kind: progress of its table sources would be looked for elsewhere.
     """
     admin = admin_client(kafka)
     settings = topic_settings(channel)
-    half = describe_topics(admin, channel.topics).get(channel.half_topic)
+    if others := describe_topics(admin, replace(channel, tables_only=not channel.tables_only).topics):
+        raise ChannelError(
+            f"channel {channel.name} has {', '.join(sorted(others))}, and channels with and without half mode do not "
+            "become each other: nothing was created. Choose another name with --channel"
+        )
+    if channel.tables_only:
+        partitions = PROGRESS_PARTITIONS
+    half = describe_topics(admin, channel.topics).get(channel.topics[-1])
     if half is not None:
         partitions, replication = half.partitions, half.replication
     safe = {"unclean.leader.election.enable": "false", **({"min.insync.replicas": "2"} if replication >= SAFE else {})}

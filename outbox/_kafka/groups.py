@@ -35,17 +35,6 @@ _HAS_MEMBERS = {
 """A coordinator's answers to a commit from outside while the group has members."""
 
 
-def committed_offsets(
-    kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]
-) -> dict[tuple[str, int], int]:
-    """Return committed offsets of a group by (topic, partition); places without one are left out.
-
-    Offsets of open transactions are waited for (R18).
-    """
-    found = committed_checkpoints(kafka, group, places)
-    return {place: checkpoint.offset for place, checkpoint in found.items()}
-
-
 def committed_checkpoints(
     kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]], *, stable: bool = True
 ) -> dict[tuple[str, int], TopicPartition]:
@@ -60,7 +49,7 @@ def committed_checkpoints(
 
 
 def missing_offsets(kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    return set(places) - set(committed_offsets(kafka, group, places))
+    return set(places) - set(committed_checkpoints(kafka, group, places))
 
 
 def commit_missing(

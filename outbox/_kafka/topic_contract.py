@@ -14,6 +14,8 @@ MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
 RETENTION_MS = 14 * DAY_MS
 """Retention of half, op and verdict topic at creation."""
+PROGRESS_PARTITIONS = 2
+"""Of a channel of message tables only: one for the progress, one for notes on a hanging transaction."""
 ENVELOPE_BYTES = 4_194_304
 """What a record with an envelope may have: a half of Kafka's default size, in base64, with room to spare (R23)."""
 KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
@@ -100,6 +102,8 @@ def contract_of(profile: str) -> Contract:
 
 def topic_settings(channel: Channel) -> dict[str, dict[str, str]]:
     """Return the settings that the channel's topics get at creation."""
+    if channel.tables_only:
+        return {channel.progress_topic: {}}
     return {
         channel.half_topic: _DELETE,
         channel.op_topic: _DELETE,
@@ -115,7 +119,12 @@ def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -
     if missing:
         names = ", ".join(missing)
         what = f"topic {names} of channel {channel.name!r} does not exist"
-        return [Problem(Rule.MISSING, what, f"run `outbox channel create --channel {channel.name}`")]
+        fix = f"run `outbox channel create --channel {channel.name}`, with --tables-only if it needs no half mode"
+        return [Problem(Rule.MISSING, what, fix)]
+    if channel.tables_only:
+        found = topics[channel.progress_topic].partitions
+        what = f"topic {channel.progress_topic} has {found} partition"
+        return [] if found > 1 else [Problem(Rule.PARTITIONS, what, f"give it {PROGRESS_PARTITIONS}")]
     return [*_partitions(channel, topics), *_settings(channel, topics), *_sizes(channel, topics)]
 
 
@@ -153,9 +162,8 @@ def contract_problems(
     for name in (channel.half_topic, channel.op_topic, channel.verdict_topic):
         if name in topics:
             yield from _retention(topics[name], contract)
-    names = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)
-    for name in (*names, *KAFKAS_OWN):
-        if name in topics:
+    for name in (*channel.topics, *KAFKAS_OWN):
+        if name in topics and name != channel.check_topic:
             yield from _durability(topics[name], contract)
 
 

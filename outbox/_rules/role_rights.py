@@ -36,6 +36,7 @@ class Role(enum.StrEnum):
     APPLICATION = "application"
     TABLE_APPLICATION = "table-application"
     LISTENER = "listener"
+    TABLE_RELAY = "table-relay"
     RELAY = "relay"
     CHECKER = "checker"
     VIEWER = "viewer"
@@ -54,7 +55,8 @@ _MEANINGS = {
     Role.TABLE_APPLICATION: "an application that publishes in table mode: it has no connection to Kafka",
     Role.LISTENER: "besides `application`: an application that answers checks (`TransactionalProducer`, "
     "`outbox.serve_checks()`)",
-    Role.RELAY: "`outbox relay`, with the table sources that are named",
+    Role.TABLE_RELAY: "`outbox relay` of a channel without half mode, with the table sources that are named",
+    Role.RELAY: "`outbox relay` of any other channel, with the table sources that are named",
     Role.CHECKER: "`outbox checker`",
     Role.VIEWER: "an operator who looks: `outbox pending`, `find`, `trace`, `discarded list`, `doctor`",
     Role.OPERATOR: "an operator who decides: `outbox resolve`, `discarded deliver` and `drop`, `skip`, `resume`",
@@ -92,12 +94,13 @@ def _group(name: str, *operations: Operation, otherwise: str = "") -> Need:
 
 HALF, OP, VERDICT = "{channel}.half", "{channel}.op", "{channel}.verdict"
 CHECK, DISCARD = "{channel}.check", "{channel}.discard"
+PROGRESS = "{channel}.progress"
 _CLUSTER_NAME = "kafka-cluster"
 _RELAY_GROUP = "{channel}-relay"
 _CHECKER_GROUP = "{channel}-checker"
 _TABLE_GROUP = "{channel}-table.{source}"
 _SIBLING = _topic("{sibling}", DESCRIBE)
-_CONTRACT = "the settings of Kafka's own topics are not checked"
+_CONTRACT = "their settings are not checked"
 _KAFKAS_OWN = tuple(
     _topic(name, DESCRIBE_CONFIGS, DESCRIBE, otherwise=_CONTRACT)
     for name in ("__consumer_offsets", "__transaction_state")
@@ -108,7 +111,7 @@ _OFFSETS_RETENTION = Need(
 
 _VIEWER = (
     *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, VERDICT, DISCARD)),
-    _topic(CHECK, DESCRIBE, DESCRIBE_CONFIGS),
+    *(_topic(name, DESCRIBE, DESCRIBE_CONFIGS) for name in (CHECK, PROGRESS)),
     _topic("{topic}", READ, DESCRIBE_CONFIGS, otherwise="`find` and `trace` do not find messages on the real topic"),
     _group(_RELAY_GROUP, DESCRIBE),
     _group(_CHECKER_GROUP, DESCRIBE, otherwise="whether a checker runs is not shown"),
@@ -116,6 +119,23 @@ _VIEWER = (
     *_KAFKAS_OWN,
     _OFFSETS_RETENTION,
 )
+
+_TABLE_RELAY = (
+    _topic("{topic}", WRITE, DESCRIBE_CONFIGS),
+    _topic("{topic}", READ, otherwise="after an unfinished Kafka transaction the relay waits until none is open there"),
+    _SIBLING,
+    _group(_TABLE_GROUP, READ),
+    Need(Kind.TRANSACTIONAL_ID, _TABLE_GROUP, (WRITE,)),
+    _topic(
+        "__transaction_state",
+        READ,
+        DESCRIBE_CONFIGS,
+        otherwise="a hanging transaction is not ended, and its owner waits",
+    ),
+    _KAFKAS_OWN[0],
+    _OFFSETS_RETENTION,
+)
+"""What a relay needs in either kind of channel."""
 
 NEEDS: Mapping[Role, tuple[Need, ...]] = {
     Role.APPLICATION: (
@@ -135,24 +155,11 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
         _topic(VERDICT, READ, DESCRIBE_CONFIGS),
         _topic(CHECK, WRITE, DESCRIBE_CONFIGS),
         _topic(DISCARD, READ, WRITE, DESCRIBE_CONFIGS),
-        _topic("{topic}", WRITE, DESCRIBE_CONFIGS),
-        _topic(
-            "{topic}", READ, otherwise="after an unfinished Kafka transaction the relay waits until none is open there"
-        ),
-        _SIBLING,
         _group(_RELAY_GROUP, READ),
         Need(Kind.TRANSACTIONAL_ID, "{channel}-relay-", (WRITE,), prefixed=True),
-        _group(_TABLE_GROUP, READ),
-        Need(Kind.TRANSACTIONAL_ID, _TABLE_GROUP, (WRITE,)),
-        _topic(
-            "__transaction_state",
-            READ,
-            DESCRIBE_CONFIGS,
-            otherwise="a hanging transaction is not ended, and its half partition waits",
-        ),
-        _KAFKAS_OWN[0],
-        _OFFSETS_RETENTION,
+        *_TABLE_RELAY,
     ),
+    Role.TABLE_RELAY: (_topic(PROGRESS, READ, DESCRIBE_CONFIGS), *_TABLE_RELAY),
     Role.CHECKER: (
         _topic(HALF, DESCRIBE, DESCRIBE_CONFIGS),
         _topic(OP, READ, DESCRIBE_CONFIGS),
@@ -171,6 +178,7 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
     Role.AUDIT: (
         *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, VERDICT, DISCARD)),
         _topic("{topic}", READ, DESCRIBE_CONFIGS),
+        _topic(PROGRESS, DESCRIBE, DESCRIBE_CONFIGS),
         _group(_RELAY_GROUP, DESCRIBE),
     ),
     Role.ADMINISTRATOR: (
@@ -179,6 +187,7 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
         _topic(VERDICT, CREATE, DESCRIBE, DESCRIBE_CONFIGS),
         _topic(CHECK, CREATE, DESCRIBE, DESCRIBE_CONFIGS),
         _topic(DISCARD, CREATE, DESCRIBE, DESCRIBE_CONFIGS),
+        _topic(PROGRESS, CREATE, DESCRIBE, DESCRIBE_CONFIGS),
         _group(_RELAY_GROUP, READ),
         *_KAFKAS_OWN,
     ),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
-from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._kafka.channel import ChannelDescription, find_channel
 from outbox._kafka.groups import CHECKER, RELAY, count_members, missing_member, start
 from outbox._rules.patterns import best_match
 from outbox._security.own_principal import recorded_name
@@ -55,12 +55,12 @@ class OperatorContext:
         self._operator = operator
         self._admin = admin_client(self.kafka)
         names = settings.channel_names()
-        self.channel: ChannelDescription = verify_channel(self._admin, names, FIRST_ANSWER_SECONDS)
+        self.channel: ChannelDescription = find_channel(self._admin, names, FIRST_ANSWER_SECONDS)
         self.databases = settings.all_databases()
 
     def members(self) -> dict[str, int | None]:
-        """Return how many relays and checkers serve the channel, by service; None: that cannot be seen."""
-        return count_members(self._admin, self.channel.channel)
+        """Return how many relays and checkers serve half mode, by service; None: that cannot be seen."""
+        return {} if self.channel.channel.tables_only else count_members(self._admin, self.channel.channel)
 
     def refusing(self, topics: Collection[str]) -> list[TopicState]:
         return refusing(self._admin, topics)
@@ -69,7 +69,7 @@ class OperatorContext:
         self, choice: Choice, keep: int, most: int, passed: Callable[[int], None]
     ) -> tuple[Gathering, list[Gap]]:
         """Read what is unsettled, and return it with what was not read; for `most` see `ChannelReader`."""
-        gathering = Gathering(-(-HALVES // self.channel.partitions), choice, keep)
+        gathering = Gathering(-(-HALVES // max(self.channel.partitions, 1)), choice, keep)
         return gathering, ChannelReader(self.kafka, self.channel, gathering, most, passed).gather()
 
     def by_hand(self, reason: str) -> str:
@@ -99,7 +99,7 @@ class OperatorContext:
 def missing_services(channel: Channel, members: Mapping[str, int | None], *, halves: bool) -> list[str]:
     """Return a sentence for each service of a channel that does not run."""
     services = (RELAY, CHECKER) if halves else (RELAY,)
-    return [f"{missing_member(channel, one)}; {start(one)}" for one in services if members[one] == 0]
+    return [f"{missing_member(channel, one)}; {start(one)}" for one in services if members.get(one) == 0]
 
 
 def parse_id(text: str) -> tuple[str, int | None]:

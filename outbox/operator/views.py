@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
-from outbox._kafka.channel import verify_channel
+from outbox._kafka.channel import find_channel
 from outbox._kafka.groups import NOT_SEEN
 from outbox._rules.callback_row import Row
 from outbox._settings.declared import NO_TABLES
@@ -20,6 +20,7 @@ from outbox.operator.state.coverage import Gap
 from outbox.operator.state.story import Findings, Story, born_ms
 from outbox.operator.state.unsettled_transactions import Choice
 from outbox.operator.words import MOST_LISTED
+from outbox.protocol.names import Channel
 
 _OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"
 
@@ -54,6 +55,7 @@ def overview(
         state.members = NOT_SEEN
         state.not_read = [Gap(f"channel {settings.channel}", str(error))]
         return state, error
+    state.tables_only = desk.channel.channel.tables_only
     gathering, state.not_read = desk.gather(Choice(None, service, now - youngest_ms), limit, most, passed)
     state.members, state.tables = desk.members(), report_tables(settings) if tables else []
     state.take(gathering, limit)
@@ -81,7 +83,7 @@ def find(
         search.miss("rows of table mode", NO_TABLES)
     try:
         kafka, names = settings.client_properties(), settings.channel_names()
-        search.channel_topics(kafka, verify_channel(admin_client(kafka), names, FIRST_ANSWER_SECONDS))
+        search.channel_topics(kafka, find_channel(admin_client(kafka), names, FIRST_ANSWER_SECONDS))
         search.real_topics(kafka, names.relay_group, start_ms)
     except ConfigurationError as error:
         search.miss("Kafka", str(error), is_fault=True)
@@ -117,7 +119,7 @@ def story(
     except KafkaUnreachable as error:
         found.miss("Kafka", str(error))
         silence = error
-    own = _search_databases(settings, found, is_silent=desk is None)
+    own = _search_databases(settings, found, None if desk is None else desk.channel.channel)
     if desk is not None:
         search = TopicSearch(desk.kafka, desk.channel, found, history.since_ms, most, passed)
         if found.is_of_rows:
@@ -131,13 +133,16 @@ def story(
     return history, silence
 
 
-def _search_databases(settings: OperatorSettings, found: Findings, *, is_silent: bool) -> Sequence[Row]:
-    """Note what message tables hold of a transaction; return its callback rows if it may be one of half mode."""
+def _search_databases(settings: OperatorSettings, found: Findings, channel: Channel | None) -> Sequence[Row]:
+    """Note what message tables hold of a transaction; return its callback rows if it may be one of half mode.
+
+    Without a channel, Kafka does not answer.
+    """
     databases = settings.all_databases()
     if not databases and not settings.tables:
         found.miss("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG")
-    kafka = None if is_silent else settings.client_properties()
-    search_tables(settings.tables, settings.channel_names(), found, kafka)
+    kafka = settings.client_properties() if channel else None
+    search_tables(settings.tables, channel or settings.channel_names(), found, kafka)
     if found.is_of_rows:
         found.miss("halves", _OF_ROWS)
         return ()

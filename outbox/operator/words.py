@@ -40,7 +40,7 @@ def halves(state: ChannelState) -> Iterator[Entry]:
         if state.sums_not_listed:
             lines.append(f"and {state.sums_not_listed:,} more services and half partitions: --limit")
         yield Entry(f"unsettled transactions in channel {state.channel}:", lines)
-    elif not state.not_read:
+    elif not (state.not_read or state.tables_only):
         yield Entry(f"No unsettled transaction was found in channel {state.channel}.")
     for one in state.transactions:
         yield Entry(f"{one.id}  {one.service}", (_decision(one, state.now_ms), _place(one)), one.id)

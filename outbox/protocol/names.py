@@ -57,9 +57,11 @@ class Channel:
 
     Args:
         name: Lower-case letters, digits, `_` and `-`, at most 100 characters.
+        tables_only: Whether it has no half mode, and so one topic only: for the progress of its message tables.
     """
 
     name: str = DEFAULT_CHANNEL
+    tables_only: bool = False
 
     def __post_init__(self) -> None:
         if not _CHANNEL.fullmatch(self.name):
@@ -94,8 +96,20 @@ class Channel:
         return f"{self.name}.discard"
 
     @property
-    def topics(self) -> tuple[str, str, str, str, str]:
+    def progress_topic(self) -> str:
+        """The topic of a channel of message tables only, for which their offsets are committed; it has no records."""
+        return f"{self.name}.progress"
+
+    @property
+    def progress(self) -> Place:
+        """Topic and partition for which the offset of a table source is committed, in a group of its own."""
+        return self.progress_topic if self.tables_only else self.half_topic, 0
+
+    @property
+    def topics(self) -> tuple[str, ...]:
         """All internal topics, in the order in which partitions are added (R29: half last)."""
+        if self.tables_only:
+            return (self.progress_topic,)
         return (self.verdict_topic, self.op_topic, self.discard_topic, self.check_topic, self.half_topic)
 
     @property
@@ -152,7 +166,7 @@ def is_platform_topic(topic: str) -> bool:
 @lru_cache(maxsize=4_096)
 def is_internal_topic(topic: str, channel: Channel) -> bool:
     """Return whether a topic belongs to Kafka or to this channel, and so can never be a message's target."""
-    return is_kafka_topic(topic) or topic in channel.topics
+    return is_kafka_topic(topic) or topic in (*channel.topics, channel.progress_topic)
 
 
 def sibling_topic(topic: str) -> str | None:

@@ -127,7 +127,8 @@ class Checkpointed(NamedTuple):
     def table_source(cls, channel: Channel, source: str) -> Self:
         """Return the owner of a table source. It writes to real topics only."""
         group, name = channel.table_group(source), f"table source {source}"
-        return cls(name, group, group, (channel.half_topic, 0), (channel.discard_topic, 0), None)
+        note = (channel.progress_topic, 1) if channel.tables_only else (channel.discard_topic, 0)
+        return cls(name, group, group, channel.progress, note, None)
 
 
 AuthorOf = Callable[[TopicPartition | None], Author]

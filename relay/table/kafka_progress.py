@@ -22,7 +22,7 @@ class KafkaProgress:
     No consumer ever joins the group. Its owner is fenced by the transactional id.
 
     Args:
-        channel: The channel; the offset is committed for partition 0 of its half topic.
+        channel: The channel; the offset is committed for partition 0 of its half topic, or of its progress topic.
     """
 
     def __init__(self, kafka: Mapping[str, Any], channel: Channel, source: str, word: Word) -> None:

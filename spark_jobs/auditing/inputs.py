@@ -9,7 +9,7 @@ The snapshots of the databases come after all of these.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outbox.protocol.names import Channel, Place
 from spark_jobs.auditing.window import Inputs, Window
@@ -52,6 +52,9 @@ class InputPlan:
         self._shortened: dict[str, str] = {}
         names = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)
         self._internal = kafka.kept_topics(names)
+        if not self._internal:  # a channel of message tables only has no half
+            progress = kafka.kept_topics([channel.progress_topic]).values()
+            self._internal = {name: replace(topic, partitions=0) for topic in progress for name in names}
         for name in names:
             if name not in self._internal:
                 raise SourceError(f"Topic {name} does not exist. Create the channel, or correct its name.")

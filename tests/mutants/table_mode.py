@@ -5,13 +5,17 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from psycopg import sql
 
 from outbox import Message
+from outbox._kafka.admin import REQUEST_TIMEOUT, describe_topics
+from outbox._kafka.channel import as_created
 from outbox._postgres import dsn, publish_function, table_contract
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import Breach, Facts, Table
@@ -27,6 +31,7 @@ from outbox._table.row_writer import OwnerLook, RowWriter
 from outbox.inbox import Inbox
 from outbox.operator.reading.delivered_search import unprovable
 from outbox.operator.state.coverage import Gap
+from outbox.protocol.names import Channel
 from outbox.protocol.record import Record
 from outbox.settings import TableNames
 from relay.delivery.transactional_delivery import Ready, TransactionalDelivery, at_once
@@ -45,6 +50,14 @@ from relay.table.source_threads import _SourceThread
 from relay.table.table_source import TableSource
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
+
+
+@mutant(as_created, "R23", Harm.LOST)
+@fails("integration/relay/test_tables_only.py::test_neither_kind_of_channel_becomes_the_other")
+def r23_deleted_channel(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> Channel:
+    """Only a topic of its own makes a channel one of message tables only. Without that rule the relay of a channel
+    whose topics were deleted serves its tables and is ready, and no one serves half mode."""
+    return replace(channel, tables_only=not describe_topics(admin, channel.topics, timeout))
 
 
 @mutant(RowAuthor.last_own, "R31", Harm.DOUBLED)

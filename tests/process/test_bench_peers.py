@@ -13,10 +13,10 @@ from benchmarks.peers.debezium_settings import (
     TUNED,
     connector_properties,
 )
-from benchmarks.peers.jars import CONNECT_LOCK, DEBEZIUM_LOCK, ROCKETMQ_LOCK, peer_versions
+from benchmarks.peers.jars import CONNECT_LOCK, DEBEZIUM_LOCK, ROCKETMQ_LOCK
 from benchmarks.peers.jvm import PeerError
 from outbox._jars.lock_file import read_lock
-from stack.servers import KAFKA_LOCK, all_locks
+from stack.servers import all_locks
 
 
 class Failing(AbstractContextManager[str]):
@@ -38,10 +38,6 @@ def test_every_jar_of_a_peer_has_its_checksum_and_setup_does_not_fetch_it(lock: 
     content = read_lock(lock)
     assert set(content.roots) <= set(content.sha256)
     assert lock not in all_locks()
-
-
-def test_connect_is_of_the_brokers_version() -> None:
-    assert peer_versions()["Kafka Connect"] == read_lock(KAFKA_LOCK).roots[0].version
 
 
 def test_debezium_as_it_comes_is_not_tuned_and_tuned_is() -> None:

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from examples.flights.certificates import Authority
 from outbox._kafka.admin import Causes, admin_client, describe_topics
-from outbox._kafka.groups import committed_offsets
+from outbox._kafka.groups import committed_checkpoints
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
 
@@ -129,4 +129,4 @@ def test_service_request_names_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox._kafka.groups.GROUP_TIMEOUT", SECONDS)
     kafka = {"log_level": "0", "bootstrap.servers": REFUSED}
     with pytest.raises(KafkaUnreachable, match="Connection refused"):
-        committed_offsets(kafka, Channel("outbox").relay_group, [("outbox.half", 0)])
+        committed_checkpoints(kafka, Channel("outbox").relay_group, [("outbox.half", 0)])

@@ -58,7 +58,7 @@ def assert_hidden(text: str) -> None:
     assert not found, text
 
 
-def _does_not_answer(*_: object) -> None:
+def _does_not_answer(*_: object, **__: object) -> None:
     raise KafkaUnreachable("Kafka does not answer")
 
 

@@ -13,7 +13,7 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._kafka.channel import ChannelDescription, as_created, verify_channel
 from outbox._kafka.groups import RELAY, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
@@ -103,8 +103,11 @@ Topics = Mapping[str, TopicDescription]
 """The topics of a channel, and Kafka's own, as they are."""
 
 
-def describe_channel(kafka: Mapping[str, str], channel: Channel) -> Topics:
-    return describe_topics(admin_client(kafka), channel.topics, FIRST_ANSWER_SECONDS)
+def describe_channel(kafka: Mapping[str, str], channel: Channel, *, half_mode: bool) -> tuple[Channel, Topics]:
+    """Return a channel, of either kind unless half mode is needed, and those of its topics that exist."""
+    admin = admin_client(kafka)
+    found = channel if half_mode else as_created(admin, channel, FIRST_ANSWER_SECONDS)
+    return found, describe_topics(admin, found.topics, FIRST_ANSWER_SECONDS)
 
 
 def examine_contract(
@@ -120,7 +123,9 @@ def examine_contract(
     if channel.half_topic in topics:
         yield from map(_broken, compression_problems(channel, topics))
         yield from _offsets_retention(admin, topics[channel.half_topic], contract)
-    if not problems:
+    if not problems and channel.tables_only:
+        yield Finding("contract", "", f"topic {channel.progress_topic} keeps it; the channel has no half mode")
+    elif not problems:
         partitions = topics[channel.half_topic].partitions
         yield Finding("contract", "", f"the topics of {channel.name} keep it: {partitions} partitions")
 

@@ -67,7 +67,7 @@ def examine(
     try:
         kafka = settings.client_properties() if is_doctor else settings.connection()
         is_silent = False
-        topics = describe_channel(kafka, channel)
+        channel, topics = describe_channel(kafka, channel, half_mode=is_checker)
     except ConfigurationError as error:
         is_away = isinstance(error, KafkaUnreachable)
         is_silent |= is_away
@@ -83,7 +83,7 @@ def examine(
     urls |= {f"table source {name}": table.connection_string for name, table in tables.items()}
     urls |= {f"database {name}": one.connection_string for name, one in databases.items()}
     yield from examine_encryption({"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}, urls)
-    if not is_checker and topics is not None and not channel_problems(channel, topics):
+    if not (is_checker or topics is None or channel.tables_only or channel_problems(channel, topics)):
         yield from examine_channel(kafka, channel, services=is_doctor)
     if is_doctor:
         yield from _databases(settings, tables, databases, is_shared=is_shared)

@@ -37,6 +37,7 @@ class AclFormat(enum.StrEnum):
     JSON = "json"
 
 
+_RELAYS = {Role.RELAY, Role.TABLE_RELAY}
 _PRINCIPAL = re.compile(r"[A-Za-z]+:[^\x00-\x1f\x7f]+")
 
 
@@ -124,7 +125,7 @@ def _warn(scope: Scope, roles: list[Role], principal: str) -> None:
 
 def _allowed(settings: RightsSettings, roles: list[Role]) -> list[str] | None:
     """Return the topics of `allowed_topics` where a relay alone needs topics."""
-    if Role.RELAY not in roles or take_topics(set(roles) - {Role.RELAY}):
+    if not _RELAYS & set(roles) or take_topics(set(roles) - _RELAYS):
         return None
     return sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
 

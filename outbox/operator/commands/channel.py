@@ -1,5 +1,6 @@
 """`outbox channel create`: the internal topics of a channel."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._kafka.topic_contract import contract_problems
 from outbox._service.exit_codes import warn
 from outbox._service.output import Entry, Json, show
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, UsageError
 from outbox.operator.settings import ContractSettings, Given
 
 NEW_PARTITIONS = 4
@@ -28,13 +29,18 @@ def create(
     replication: Annotated[
         int | None, typer.Option(min=1, help="Replicas of each; a new channel has the cluster's default.")
     ] = None,
+    tables_only: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--tables-only", help="No half mode: one topic, for the progress of message tables.")
+    ] = False,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the topics and commit the initial checkpoints. Topics that exist are not changed."""
+    if tables_only and partitions:
+        raise UsageError("--partitions are those of half mode. Omit it with --tables-only.")
     settings = ContractSettings(**given)
     made = create_channel(
         settings.client_properties(),
-        settings.channel_names(),
+        replace(settings.channel_names(), tables_only=tables_only),
         partitions=partitions or NEW_PARTITIONS,
         replication=replication or -1,
     )

@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 
 from outbox._cli.setting_options import setting_options
+from outbox._kafka.admin import admin_client
+from outbox._kafka.channel import as_created
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Entry, Json, may_ask, print_entries, show, show_records_read
 from outbox.errors import UsageError
@@ -74,6 +76,7 @@ def _case(
         known = ", ".join(settings.tables) or "none"
         raise UsageError(f"No table source {source!r} is configured (there are: {known}). Name it in OUTBOX_CONFIG.")
     names, dsn = table.message_names(), table.connection_string()
+    channel = as_created(admin_client(kafka), channel)
     return Resumption(source, names, dsn, kafka, channel, rows, records, trusted)
 
 

@@ -98,6 +98,8 @@ class Pages:
         state, silence = views.overview(self.settings, tables=False)
         if silence is not None:
             raise silence
+        if state.tables_only:
+            yield Item(Entry(f"channel {state.channel} has none"))
         yield from map(Item, words.halves(state))
         yield from map(Item, self._services(state))
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Message
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
-from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._kafka.channel import ChannelDescription, find_channel
 from outbox._kafka.produce import write_all
 from outbox._postgres.message_table import MessageTable
 from outbox._security.own_principal import recorded_name
@@ -68,7 +68,7 @@ class _Topic:
         self._channel: ChannelDescription | None = None
         names = settings.channel_names()
         try:
-            self._channel = verify_channel(admin_client(self._kafka), names, FIRST_ANSWER_SECONDS)
+            self._channel = find_channel(admin_client(self._kafka), names, FIRST_ANSWER_SECONDS)
         except KafkaUnreachable as error:  # message tables can be looked at all the same
             self.unread.add(f"topic {names.discard_topic}")
             warn(str(error))

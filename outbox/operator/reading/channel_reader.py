@@ -96,7 +96,7 @@ class ChannelReader:
     def gather(self) -> list[Gap]:
         """Read all of it; return what was not read, because it was too much or cannot be read."""
         progress, unread = read_progress(self.kafka, self.channel)
-        if not progress:
+        if unread and not progress:
             raise UnsafeError(f"{unread[0].place} cannot be read: {unread[0].why}")
         self.unread += unread
         with SpanReader(self.kafka, self.channel.channel.relay_group) as reader:

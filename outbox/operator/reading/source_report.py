@@ -7,6 +7,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client, describe_topics
+from outbox._kafka.channel import as_created
 from outbox._kafka.groups import committed_checkpoints
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
@@ -138,9 +139,13 @@ class SourceReporter:
             found.why = holder.why_not()
         return progress
 
-    def _ask_kafka(self) -> None:
+    def _ask_kafka(self) -> AdminClient:
         if self.is_unreachable:
             raise KafkaUnreachable("Kafka does not answer")
+        if self._admin is None:
+            admin = admin_client(self.kafka)
+            self.channel, self._admin = as_created(admin, self.channel), admin
+        return self._admin
 
     def _reasons(self, found: SourceState, view: TableView, topics: Sequence[TopicRows], now: int) -> list[SourceWaits]:
         if not topics:
@@ -158,10 +163,7 @@ class SourceReporter:
         return reasons(rows, states, now)
 
     def _states(self, names: Collection[str]) -> dict[str, TopicState]:
-        self._ask_kafka()
-        if self._admin is None:
-            self._admin = admin_client(self.kafka)
-        return topic_states(self._admin, names, writes=self.writes)
+        return topic_states(self._ask_kafka(), names, writes=self.writes)
 
 
 def topic_states(admin: AdminClient, names: Collection[str], *, writes: bool) -> dict[str, TopicState]:
@@ -183,7 +185,7 @@ def read_committed(
 
     If it is to be stable, an open Kafka transaction of the owner is waited for.
     """
-    place = (channel.half_topic, 0)
+    place = channel.progress
     found = committed_checkpoints(kafka, channel.table_group(source), [place], stable=stable).get(place)
     return None if found is None else Committed.parse(found.offset, found.metadata)
 

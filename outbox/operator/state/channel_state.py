@@ -60,6 +60,7 @@ class ChannelState:
     """What waits in a channel: transactions of halves, and rows by table source.
 
     Args:
+        tables_only: Whether it has no half mode.
         refusing: Real topics of the listed transactions that take no messages.
         discarded: Transactions of halves that are discarded, by reason.
         members: How many relays and checkers serve it, by service; None: not known.
@@ -67,6 +68,7 @@ class ChannelState:
 
     channel: str
     now_ms: int
+    tables_only: bool = False
     sums: list[ServiceSum] = field(default_factory=list)
     sums_not_listed: int = 0
     transactions: list[UnsettledTransaction] = field(default_factory=list)

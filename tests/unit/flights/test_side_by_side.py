@@ -8,7 +8,7 @@ import pytest
 from examples.flights.kafka_outage import Span
 from examples.flights.modes import Mode
 from examples.flights.reconcile import Reconciliation
-from examples.flights.side_by_side import Activity, Messages, Rates, figures_of, rates_of, ways_of
+from examples.flights.side_by_side import Activity, Messages, Rates, figures_of, rates_of
 from outbox.testing import VisibleRecord
 
 OUTAGE = Span(start=1_000.0, stop=1_010.0, back=1_014.0)
@@ -32,13 +32,6 @@ def test_rates_of_a_mode_that_waits_have_its_pause() -> None:
     found = rates_of([*_every(0.5, 990, 1_000), *_every(0.5, 1_016, 1_030)], OUTAGE)
     assert (found.before, found.during, found.after) == (2.0, 0.0, 1.6)
     assert found.pause == pytest.approx(16.5)
-
-
-def test_ways_are_counted_by_origin() -> None:
-    records = [_record("flights-table", "3/17"), _record("flights-table", "flights/17"), _record("flights-half", "0/0")]
-    assert ways_of([*records, records[0]]) == Counter(
-        {("flights-table", False): 2, ("flights-table", True): 1, ("flights-half", False): 1}
-    )
 
 
 def test_figures_count_only_what_belongs_to_the_mode() -> None:

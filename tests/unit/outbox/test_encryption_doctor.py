@@ -114,7 +114,7 @@ def _nothing(*_: object, **__: object) -> Iterator[Finding]:
     return iter(())
 
 
-def _dead(*_: object) -> None:
+def _dead(*_: object, **__: object) -> None:
     raise KafkaUnreachable("does not answer")
 
 

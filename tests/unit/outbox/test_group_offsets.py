@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from outbox._kafka import groups
 from outbox._kafka.admin import end_offsets
-from outbox._kafka.groups import committed_offsets
+from outbox._kafka.groups import committed_checkpoints
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from relay.recovery import hanging_checkpoint
 from relay.recovery.hanging_checkpoint import HeldBackError, why_unreadable
@@ -50,7 +50,7 @@ def test_the_right_on_the_group_is_named_at_the_first_time_out(monkeypatch: pyte
     consumer = _Silent(DOWN, REFUSED)
     _use(monkeypatch, consumer)
     with pytest.raises(ConfigurationError, match=r"lacks the right DESCRIBE on group shop-table\.a") as caught:
-        committed_offsets({}, "shop-table.a", [PLACE])
+        committed_checkpoints({}, "shop-table.a", [PLACE])
     assert not isinstance(caught.value, KafkaUnreachable)
     assert consumer.asked == 1
 
@@ -61,7 +61,7 @@ def test_silent_cluster_is_asked_until_the_time_is_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(groups, "GROUP_TIMEOUT", 0.05)
     monkeypatch.setattr("outbox._kafka.admin.Causes.explain", lambda *_given: None)
     with pytest.raises(KafkaUnreachable, match="Kafka does not answer"):
-        committed_offsets({}, "shop-table.a", [PLACE])
+        committed_checkpoints({}, "shop-table.a", [PLACE])
     assert consumer.asked > 1
 
 

@@ -28,11 +28,13 @@ def test_each_role_has_its_needs() -> None:
 def test_the_relay_has_exactly_these_rights_that_it_cannot_work_without() -> None:
     assert sorted(required(Role.RELAY)) == sorted(RELAY)
     assert not any("table" in right for right in required(Role.RELAY, scope=Scope(CHANNEL, ("orders",))))
+    own = {f"{right} on topic shop.progress" for right in ("READ", "DESCRIBE_CONFIGS")}
+    assert set(required(Role.TABLE_RELAY)) == {right for right in RELAY if right.endswith(("orders", "stock"))} | own
 
 
 def test_the_names_are_those_of_the_channel() -> None:
     known = {
-        *CHANNEL.topics,
+        *(*CHANNEL.topics, CHANNEL.progress_topic),
         CHANNEL.relay_group,
         CHANNEL.checker_group,
         CHANNEL.listener_group("billing"),

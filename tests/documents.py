@@ -115,8 +115,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _rules() -> Iterator[tuple[str, str]]:
-    for rule in Rule:
-        yield f"`{rule}`", "stops (`UNSAFE`)" if rule in STOPS else WARNED if rule in WARNS else "goes on, not ready"
+    others = [rule for rule in Rule if rule not in {*STOPS, *WARNS}]
+    for rules, effect in ((STOPS, "stops (`UNSAFE`)"), (others, "goes on, not ready"), (WARNS, WARNED)):
+        yield ", ".join(f"`{rule}`" for rule in Rule if rule in rules), effect
 
 
 def _conditions() -> Iterator[tuple[str, str, str]]:
@@ -216,13 +217,12 @@ def _metrics(metrics: Iterable[MetricWrapperBase]) -> str:
     rows = (
         (
             f"`{exposed(metric)}`",
-            str(metric._type),
-            ", ".join(name for name in metric._labelnames if name != "channel"),
+            ", ".join([str(metric._type), *(name for name in metric._labelnames if name != "channel")]),
             _linked(metric._documentation),
         )
         for metric in metrics
     )
-    return _table(("metric", "type", "labels", "is"), rows)
+    return _table(("metric", "type, labels", "is"), rows)
 
 
 def _linked(text: str) -> str:

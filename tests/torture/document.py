@@ -41,6 +41,7 @@ def document(
     environment.filters |= {
         "verdict": verdict,
         "counts": _counts,
+        "by_mode": _by_mode,
         "figures": _figures,
         "spread": _spread,
         "number": "{:,}".format,
@@ -112,6 +113,14 @@ def _counts(reports: Sequence[Mapping[str, Any]], field: str) -> list[tuple[str,
         for name, count in report[field].items():
             kinds[_kind(name)] += count
     return [(kind, f"{count:,}") for kind, count in sorted(kinds.items())]
+
+
+def _by_mode(pauses: Mapping[str, float]) -> list[str]:
+    """The rows of a table, its head first: the slowest message of each step, by mode."""
+    parts = {name: name.split(", mode ") for name in pauses}
+    steps, modes = (list(dict.fromkeys(column)) for column in zip(*parts.values(), strict=True))
+    cells = ((step, *(pauses.get(f"{step}, mode {mode}", "") for mode in modes)) for step in steps)
+    return [" | ".join(map(str, row)) for row in (("seconds", *modes), ["---"] * (len(modes) + 1), *cells)]
 
 
 _STEP = re.compile(r"records waited ([\d.]+) s, .* slowest ([\d.]+) s, beyond Kafka's own time ([\d.]+) s")

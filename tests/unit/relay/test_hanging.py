@@ -19,7 +19,16 @@ from outbox.protocol.half import HalfControl, Truth, real_headers
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.half.serving.take_over import CheckpointAuthor
 from relay.half.state.half_records import Half
-from relay.recovery.hanging_checkpoint import TOPIC, Checkpointed, Held, Hold, decided, end_hanging, refuse_undone_end
+from relay.recovery.hanging_checkpoint import (
+    TOPIC,
+    Checkpointed,
+    Held,
+    Hold,
+    Word,
+    decided,
+    end_hanging,
+    refuse_undone_end,
+)
 from relay.recovery.transaction_state import (
     Decision,
     Outcome,
@@ -92,6 +101,12 @@ class Group:
     def __init__(self) -> None:
         self.offsets = {HALF: TopicPartition(*HALF, 7, CHECKPOINT.encode(TOPIC_ID, 2))}
         self.takes_notes = True
+        self.deliveries: dict[str, Mock] = {}
+        """The producers, by transactional id."""
+
+    def delivery(self, _kafka: object, transactional_id: str) -> Mock:
+        self.deliveries[transactional_id] = Mock(spec=TransactionalDelivery, commit=Mock(side_effect=self.commit))
+        return self.deliveries[transactional_id]
 
     def read(
         self, _kafka: object, _group: str, places: list[tuple[str, int]], *, stable: bool
@@ -123,19 +138,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     monkeypatch.setattr(relay.recovery.hanging_checkpoint, "_group_metadata", lambda _kafka, _group: b"of no member")
     monkeypatch.setattr(relay.recovery.hanging_checkpoint, "NOTE_SECONDS", 0.0)
     monkeypatch.setattr(Hold, "of", lambda _self, _places: {Held.SEEN})
-    return made
-
-
-@pytest.fixture
-def deliveries(group: Group, monkeypatch: pytest.MonkeyPatch) -> dict[str, Mock]:
-    """The producers, by transactional id."""
-    made: dict[str, Mock] = {}
-
-    def make(_kafka: object, transactional_id: str) -> Mock:
-        made[transactional_id] = Mock(spec=TransactionalDelivery, commit=Mock(side_effect=group.commit))
-        return made[transactional_id]
-
-    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "TransactionalDelivery", make)
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "TransactionalDelivery", made.delivery)
     return made
 
 
@@ -143,13 +146,13 @@ def _decided() -> Decision:
     return decided({}, Mock(), OWNER)
 
 
-def _end(word: relay.recovery.hanging_checkpoint.Word = "decide") -> None:
+def _end(word: Word = "decide") -> None:
     end_hanging({}, Mock(), CHANNEL, OWNER, partial(CheckpointAuthor, {}, DESCRIPTION, 2), word)
 
 
-def _ended(deliveries: dict[str, Mock]) -> bool:
+def _ended(group: Group) -> bool:
     """Return whether the one transaction that was written for its end was committed."""
-    (call,) = deliveries[ID].end_hanging.call_args_list
+    (call,) = group.deliveries[ID].end_hanging.call_args_list
     is_committed: bool = call.kwargs["is_committed"]
     return is_committed
 
@@ -219,23 +222,19 @@ def test_decision_that_is_not_written_is_not_guessed(
         _decided()
 
 
-def test_aborted_transaction_is_ended_as_aborted(
-    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
-) -> None:
+def test_aborted_transaction_is_ended_as_aborted(coordinator: Coordinator, group: Group) -> None:
     coordinator.write(PREPARE_ABORT, EMPTY)
     _end()
-    assert not _ended(deliveries)
+    assert not _ended(group)
     assert NOTE not in group.offsets
-    deliveries[ID].close.assert_called_once_with()
+    group.deliveries[ID].close.assert_called_once_with()
 
 
-def test_committed_transaction_is_ended_after_a_note(
-    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
-) -> None:
+def test_committed_transaction_is_ended_after_a_note(coordinator: Coordinator, group: Group) -> None:
     """If the end is cut off, the checkpoint before the hanging one is not gone on from."""
     coordinator.write(PREPARE_COMMIT, EMPTY)
     _end()
-    assert _ended(deliveries)
+    assert _ended(group)
     with pytest.raises(UnsafeError, match="committed and is lost"):
         refuse_undone_end({}, OWNER, group.offsets[HALF], "decide")
     refuse_undone_end({}, OWNER, group.offsets[HALF], "abort")
@@ -253,82 +252,65 @@ def test_committed_transaction_is_ended_after_a_note(
     ],
 )
 def test_commit_that_nobody_has_seen_is_aborted(
-    held: set[Held],
-    coordinator: Coordinator,
-    deliveries: dict[str, Mock],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_committed: bool,
+    held: set[Held], coordinator: Coordinator, group: Group, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
 ) -> None:
     """Its messages are delivered again; what hangs of a commit on real topics, a later abort could lose."""
     of = Mock(return_value=held)
     monkeypatch.setattr(Hold, "of", of)
     coordinator.write(PREPARE_COMMIT, COMPLETE_COMMIT, EMPTY)
     _end()
-    assert _ended(deliveries) is is_committed
+    assert _ended(group) is is_committed
     of.assert_called_once_with([(REAL, 0), (REAL, 2)])
 
 
-def test_commit_whose_places_are_forgotten_is_committed(coordinator: Coordinator, deliveries: dict[str, Mock]) -> None:
+def test_commit_whose_places_are_forgotten_is_committed(coordinator: Coordinator, group: Group) -> None:
     coordinator.write(COMPLETE_COMMIT, EMPTY)
     _end()
-    assert _ended(deliveries)
+    assert _ended(group)
 
 
-def test_without_its_note_a_commit_is_not_ended(
-    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
-) -> None:
+def test_without_its_note_a_commit_is_not_ended(coordinator: Coordinator, group: Group) -> None:
     coordinator.write(PREPARE_COMMIT, EMPTY)
     group.takes_notes = False
     with pytest.raises(KafkaUnreachable, match="not committed yet"):
         _end()
-    deliveries[ID].end_hanging.assert_not_called()
-    deliveries[ID].close.assert_called_once_with()
+    group.deliveries[ID].end_hanging.assert_not_called()
+    group.deliveries[ID].close.assert_called_once_with()
 
 
-def test_cut_off_end_that_hangs_is_committed_again(coordinator: Coordinator, deliveries: dict[str, Mock]) -> None:
+def test_cut_off_end_that_hangs_is_committed_again(coordinator: Coordinator, group: Group) -> None:
     """The coordinator aborted it; what it was to end had been committed."""
     coordinator.write(PREPARE_COMMIT, EMPTY)
     _end()
-    deliveries.clear()
+    group.deliveries.clear()
     coordinator.write(ONGOING, PREPARE_ABORT, EMPTY)
     _end()
-    assert _ended(deliveries)
-    assert deliveries.keys() == {ID}
+    assert _ended(group)
+    assert group.deliveries.keys() == {ID}
 
 
 @pytest.mark.parametrize(("word", "is_committed"), [("abort", False), ("commit", True)])
-def test_word_of_an_operator_decides(
-    word: relay.recovery.hanging_checkpoint.Word,
-    coordinator: Coordinator,
-    deliveries: dict[str, Mock],
-    *,
-    is_committed: bool,
-) -> None:
+def test_word_of_an_operator_decides(word: Word, coordinator: Coordinator, group: Group, *, is_committed: bool) -> None:
     coordinator.write(EMPTY)
     _end(word)
-    assert _ended(deliveries) is is_committed
+    assert _ended(group) is is_committed
 
 
-def test_half_partition_without_checkpoint_is_left_alone(
-    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
-) -> None:
+def test_half_partition_without_checkpoint_is_left_alone(coordinator: Coordinator, group: Group) -> None:
     coordinator.write(PREPARE_COMMIT, EMPTY)
     group.offsets.clear()
     with pytest.raises(UndecidedError, match="no checkpoint older than"):
         _end()
-    deliveries[ID].end_hanging.assert_not_called()
+    group.deliveries[ID].end_hanging.assert_not_called()
 
 
-def test_source_without_progress_is_ended_as_decided(
-    coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
-) -> None:
+def test_source_without_progress_is_ended_as_decided(coordinator: Coordinator, group: Group) -> None:
     """The first transaction of a table source commits its progress; it writes to no topic of the channel."""
     owner = Checkpointed.table_source(CHANNEL, "shop")
     coordinator.partition = partition_of(owner.transactional_id, 50)
     coordinator.write(PREPARE_COMMIT, EMPTY, of=owner.transactional_id)
     end_hanging({}, Mock(), CHANNEL, owner, lambda _progress: Mock(), "decide")
-    (call,) = deliveries[owner.transactional_id].end_hanging.call_args_list
+    (call,) = group.deliveries[owner.transactional_id].end_hanging.call_args_list
     assert call.args[0] is None
     assert call.kwargs["is_committed"]
     with pytest.raises(UnsafeError, match=r"table source shop at offset none .* committed and is lost"):

@@ -134,17 +134,15 @@ def story(
 
 
 def _search_databases(settings: OperatorSettings, found: Findings, channel: Channel | None) -> Sequence[Row]:
-    """Note what message tables hold of a transaction; return its callback rows if it may be one of half mode.
-
-    Without a channel, Kafka does not answer.
-    """
+    """Note what tables hold of a transaction; return its callback rows. Without a channel Kafka does not answer."""
     databases = settings.all_databases()
     if not databases and not settings.tables:
         found.miss("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG")
     kafka = settings.client_properties() if channel else None
     search_tables(settings.tables, channel or settings.channel_names(), found, kafka)
     if found.is_of_rows:
-        found.miss("halves", _OF_ROWS)
+        if channel is None or not channel.tables_only:
+            found.miss("halves", _OF_ROWS)
         return ()
     return search_databases(databases, settings.channel, found)
 

@@ -31,6 +31,7 @@ from outbox.operator.checks.database_checks import (
 from outbox.operator.checks.finding import Finding, of_channel, show_findings
 from outbox.operator.checks.source_checks import examine_sources
 from outbox.operator.settings import DoctorSettings, database
+from outbox.protocol.names import Channel
 
 _START_KAFKA = "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA"
 _CORRECT_KAFKA = "correct OUTBOX_KAFKA, or the rights of this client"
@@ -86,13 +87,14 @@ def examine(
     if not (is_checker or topics is None or channel.tables_only or channel_problems(channel, topics)):
         yield from examine_channel(kafka, channel, services=is_doctor)
     if is_doctor:
-        yield from _databases(settings, tables, databases, is_shared=is_shared)
+        yield from _databases(settings, channel, tables, databases, is_shared=is_shared)
     if not is_checker:
         yield from examine_sources(tables, kafka, channel, is_silent=is_silent)
 
 
 def _databases(
     settings: DoctorSettings,
+    channel: Channel,
     tables: Mapping[str, TableSettings],
     databases: Mapping[str, CheckerDatabase],
     *,
@@ -103,12 +105,12 @@ def _databases(
     except ConfigurationError:  # the connection string of one cannot be read
         named = set()
     if not (tables or databases) or (settings.connection_string() and not is_shared):  # else the file names all
-        yield from _database(settings, named)
+        yield from _database(settings, channel, named)
     for name, one in databases.items():
         yield from examine_checker_database(name, one, named)
 
 
-def _database(settings: DoctorSettings, named: set[Place]) -> Iterator[Finding]:
+def _database(settings: DoctorSettings, channel: Channel, named: set[Place]) -> Iterator[Finding]:
     """Yield what is found of the database that `postgres_url` names."""
     url = settings.connection_string()
     try:
@@ -118,7 +120,8 @@ def _database(settings: DoctorSettings, named: set[Place]) -> Iterator[Finding]:
         yield Finding("postgres", str(error), fix)
         return
     with opened:
-        yield from examine_database(opened, CallbackTable(settings.table_names()))
+        if not channel.tables_only:
+            yield from examine_database(opened, CallbackTable(settings.table_names()))
         yield from examine_unnamed(opened, settings.table_names(), named)
 
 

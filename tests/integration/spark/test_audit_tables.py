@@ -126,6 +126,8 @@ def test_messages_of_table_mode_are_proven_and_faults_are_found(
     late = summary["verdicts"].pop(Verdict.LATE, 0)  # on a busy machine
     assert summary["verdicts"] == {Verdict.DELIVERED_ONCE: 2 * TRANSACTIONS * 3 // 4 - late + (not tables_only)}
     assert {one["source"] for one in summary["spans"]["tables"].values()} == {SOURCE}
+    if tables_only:
+        return  # faults of rows are found alike
     relay.terminate()  # it would deliver the row that waits
     expected = plant(audited)
     report = audited.run("planted", code=Exit.FINDINGS, **role)

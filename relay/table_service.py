@@ -69,7 +69,7 @@ class TableService:
         tables, partitions = sorted(self._settings.tables), self._channel.partitions
         log.info("Relay started", **({"partitions": partitions} if partitions else {}), tables=tables)
         if not tables:
-            log.info("Rows of table mode are not delivered: the setting tables names no message table")
+            log.warning("Rows of table mode are not delivered: no message table is named. Give --table NAME=DSN")
         try:
             while not self._stop.is_set():
                 self._turn()

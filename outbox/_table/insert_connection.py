@@ -236,6 +236,10 @@ class DjangoConnection(AnyDbapiConnection):
     @property
     def driver(self) -> object:
         """The driver's own connection; `django.db.connection` is one object for all threads."""
+        if self._connection.vendor != "postgresql":
+            raise UsageError(
+                f"The database is {self._connection.vendor}. Table mode needs Postgres, or captured_messages()."
+            )
         self._connection.ensure_connection()
         found: object = self._connection.connection
         return found

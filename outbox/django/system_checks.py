@@ -31,7 +31,7 @@ def _check(alias: str) -> list[CheckMessage]:
         cursor.execute(_ASK, [table, table])
         role, exists, may_insert = cursor.fetchone()
     if not exists:
-        hint = f"Its migration was applied. Run migrate outbox zero --fake, and migrate, with --database {alias}."
+        hint = "Are schema and prefix of OUTBOX as when it was migrated? What waits is in the tables of that time."
         return [Error(f"The table {table} does not exist in {alias}.", hint=hint, id="outbox.E001")]
     if not may_insert:
         hint = f"Run the SQL of outbox.ddl(application_roles=[{role!r}]) as the owner of the tables."

@@ -1,8 +1,9 @@
 """Make the tables of table mode, with the library's own DDL."""
 
-from typing import Any
+from typing import Any, LiteralString
 
 from django.db import migrations, models
+from django.db.migrations.exceptions import IrreversibleError
 
 from outbox._postgres.ddl import script
 from outbox._postgres.message_table import MessageTable
@@ -20,6 +21,10 @@ _OF_DISCARDED = [
     ("detail", models.TextField()),
     ("discarded_at", models.DateTimeField()),
 ]
+_HELD: LiteralString = (
+    "SELECT count(*) FROM (SELECT id FROM {message} UNION ALL SELECT id FROM {scheduled} UNION ALL"
+    " SELECT id FROM {discarded}) AS held"
+)
 
 
 def _make(_apps: Any, editor: Any) -> None:
@@ -28,8 +33,15 @@ def _make(_apps: Any, editor: Any) -> None:
 
 
 def _drop(_apps: Any, editor: Any) -> None:
-    if editor.connection.vendor == "postgresql":
-        editor.execute(script(MessageTable(table_names()).drop_statements()), None)
+    if editor.connection.vendor != "postgresql":
+        return
+    table = MessageTable(table_names())
+    with editor.connection.cursor() as cursor:
+        cursor.execute(table.compose(_HELD).as_string())
+        ((held,),) = cursor.fetchall()
+    if held:
+        raise IrreversibleError(f"{held} messages wait or are discarded. Deliver or drop them first.")
+    editor.execute(script(table.drop_statements()), None)
 
 
 def _shown(name: str, columns: list[Any], made: str) -> migrations.CreateModel:

@@ -44,6 +44,7 @@ def _manage(url: str, *arguments: str, code: int = 0) -> str:
 def test_the_shop_on_sqlite_needs_no_server() -> None:
     assert "OK (skipped=1)" in _manage("", "test", "examples.django_shop")
     assert "No changes detected" in _manage("", "makemigrations", "--check", "--dry-run")
+    assert "or captured_messages()" in _manage("", "shell", "-v0", "-c", PUBLISH, code=1)
 
 
 def test_the_shop_on_postgres(url: str) -> None:
@@ -53,10 +54,8 @@ def test_the_shop_on_postgres(url: str) -> None:
     said = _manage(url, "shell", "-v0", "-c", PUBLISH)
     assert "UsageError" in said
     assert "transaction.atomic()" in said
-    assert [line.split(" since")[0] for line in _manage(url, "outbox_pending").splitlines()] == [
-        "orders: 2",
-        "stock: 1",
-    ]
+    waiting = [line.split(" since")[0] for line in _manage(url, "outbox_pending").splitlines()]
+    assert waiting == ["orders: 2", "stock: 1"]
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "WITH gone AS (DELETE FROM outbox_message WHERE topic = 'stock' RETURNING *)"
@@ -66,6 +65,9 @@ def test_the_shop_on_postgres(url: str) -> None:
         connection.execute("ALTER TABLE outbox_message RENAME TO gone")
         assert "outbox.E001" in _manage(url, "check", "--database", "default", code=1)
         connection.execute("ALTER TABLE gone RENAME TO outbox_message")
+        assert "3 messages wait or are discarded" in _manage(url, "migrate", "outbox", "zero", "-v0", code=1)
+        connection.execute("TRUNCATE outbox_message, outbox_discarded")
+    assert "No message waits." in _manage(url, "outbox_pending")
     _manage(url, "migrate", "outbox", "zero", "-v0")
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT to_regclass('outbox_message')").fetchone() == (None,)

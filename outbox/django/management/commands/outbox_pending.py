@@ -20,5 +20,6 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
     def handle(self, *_: Any, database: str, **_options: Any) -> None:
         """Print a line for each topic."""
         rows = WaitingMessage.objects.using(database).values_list("topic")
-        for topic, count, oldest in rows.annotate(Count("id"), Min("created_at")).order_by("topic"):
-            self.stdout.write(f"{topic}: {count} since {oldest:%Y-%m-%d %H:%M:%S %Z}")
+        waiting = rows.annotate(Count("id"), Min("created_at")).order_by("topic")
+        lines = [f"{topic}: {count} since {oldest:%Y-%m-%d %H:%M:%S %Z}" for topic, count, oldest in waiting]
+        self.stdout.write("\n".join(lines) or "No message waits.")

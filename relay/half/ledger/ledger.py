@@ -239,7 +239,8 @@ class Ledger:
 
     def _checkpoint(self, progress: OpProgress, *, verdict: bool) -> OpCheckpoint:
         needed = self.decisions.needed(progress.next, verdict=verdict)
-        return progress.checkpoint((*needed, self.discards.oldest_pin(verdict=verdict)))
+        later = next((op.offset for op in self._later if op.is_verdict is verdict), None)
+        return progress.checkpoint((*needed, later, self.discards.oldest_pin(verdict=verdict)))
 
     def read_limit(self, next_half: int) -> int:
         """Return the offset from which on halves may not be read yet, see `Progress.read_limit`."""

@@ -247,15 +247,20 @@ def test_parked_copy_that_counts_is_delivered_after_refusal(*, resumed: bool) ->
     assert history.world.delivered
 
 
-def test_a_decision_that_an_op_holds_needs_no_verdict() -> None:
+@pytest.mark.parametrize("copied", [False, True], ids=["alone", "while a copy is among the plain halves"])
+def test_a_decision_that_an_op_holds_needs_no_verdict(*, copied: bool) -> None:
     """The producer's ROLLBACK is read after parking, and then the checker's: the second one may be passed."""
     history = _History()
-    history.make(parking=SOON)
+    history.make(parking=SOON, plain=copied)
     history.begin(service="orders", key=b"a", send=1, size=1)
     history.everybody_waits(crashes=False, messages=1)
     history.ask(end=False, passed=1)
     history.roll_back(number=0, ops=1)
+    if copied:
+        history.a_mirror_copies(number=0)
+        history.read_halves(count=1)
     history.read_ops(count=1)
+    history.a_crash_would_lose_nothing_now()
     history.answer(again=False, count=1)
     history.read_verdicts(count=1)
     history.a_crash_would_lose_nothing_now()

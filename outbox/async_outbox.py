@@ -14,6 +14,7 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn
 
+from outbox._half.cluster_connection import CLOSE_SECONDS
 from outbox._publish.session_connection import BindArguments
 from outbox._publish.waiting import EVENT_LOOP, in_thread
 from outbox._table.insert_connection import AsyncDriverConnection, is_async_connection
@@ -208,7 +209,7 @@ class AsyncHalfOutbox(_AsyncFace[HalfOutbox]):
         sender = self.sync._sender  # noqa: SLF001 - as above
         await greenlet_spawn(sender.ping, EVENT_LOOP)
 
-    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it bounds librdkafka's flush
+    async def close(self, timeout: float = CLOSE_SECONDS) -> None:  # noqa: ASYNC109 - it bounds librdkafka's flush
         """Flush op markers and refuse further publications; as `HalfOutbox.close()`."""
         await in_thread(partial(self.sync.close, timeout))
 

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox._half.check_server import CheckServer
+from outbox._half.cluster_connection import CLOSE_SECONDS
 from outbox._half.half_publisher import HalfPublisher
 from outbox._half.seal import Sealer
 from outbox._half.sender import Sender
@@ -28,7 +29,6 @@ class HalfOutboxOptions(OutboxOptions, total=False):
     """The keyword arguments of `HalfOutbox`, for annotations of `**options`."""
 
     publish_timeout_seconds: float
-    close_timeout_seconds: float
     eager: bool
     eager_idle_timeout_seconds: float
 
@@ -45,7 +45,6 @@ class HalfOutbox(Publishing[HalfPublisher]):
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the tables.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back.
-        close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, while the local transaction is still open, not at COMMIT. The order of
             messages then follows the database only for rows that are locked before `publish()`.
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
@@ -64,7 +63,6 @@ class HalfOutbox(Publishing[HalfPublisher]):
         channel: str = "outbox",
         tables: TableNames | None = None,
         publish_timeout_seconds: float = 5.0,
-        close_timeout_seconds: float = 5.0,
         eager: bool = False,
         eager_idle_timeout_seconds: float = 300.0,
         recorder: Recorder | None = None,
@@ -76,7 +74,6 @@ class HalfOutbox(Publishing[HalfPublisher]):
                 tables or TableNames(),
                 kafka=kafka,
                 publish_timeout_seconds=publish_timeout_seconds,
-                close_timeout_seconds=close_timeout_seconds,
                 eager=eager,
                 eager_idle_timeout_seconds=eager_idle_timeout_seconds,
             ),
@@ -223,10 +220,10 @@ class HalfOutbox(Publishing[HalfPublisher]):
         """
         self._sender.ping()
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Flush op markers and refuse further publications.
 
         Args:
-            timeout: Maximum seconds to wait; None: `close_timeout_seconds`.
+            timeout: Maximum seconds to wait.
         """
         self._publisher.close(timeout)

@@ -12,7 +12,6 @@ from outbox.protocol.half import ANY_PARTITION, MAX_MILLISECONDS, Header, reserv
 
 HeadersInput = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
-
 _PAIR = 2
 
 MAX_IMMUNITY_SECONDS = 3_600

@@ -73,26 +73,19 @@ def ddl(
     return "".join(table.ddl(grants) for table, grants in made)
 
 
-def inbox_ddl(
-    tables: TableNames | None = None,
-    *,
-    consumer_roles: Sequence[str] = (),
-    purger_roles: Sequence[str] = (),
-    drop: bool = False,
-) -> str:
+def inbox_ddl(tables: TableNames | None = None, *, consumer_roles: Sequence[str] = (), drop: bool = False) -> str:
     """Return the SQL that makes the inbox table and gives rights on it; running it again changes nothing.
 
     Args:
         tables: Schema and name prefix of the table; None: `public` and `outbox`.
         consumer_roles: Roles that get what a consumer needs.
-        purger_roles: Roles that get what deletes old rows.
         drop: Return the SQL that drops the table instead. Messages delivered again are then handled as new.
 
     Raises:
         ConfigurationError: A name is not allowed.
     """
     table = InboxTable(tables or TableNames())
-    return script(table.drop_statements()) if drop else table.ddl(inbox_grants(table, consumer_roles, purger_roles))
+    return script(table.drop_statements()) if drop else table.ddl([*map(table.consumer_grant, consumer_roles)])
 
 
 Part = tuple[CallbackTable | MessageTable | SinkTables | ForeignSource, list[Grant]]
@@ -139,8 +132,3 @@ def _foreign_part(
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     return foreign, [grant for role in relays for grant in foreign.relay_grants(role, mark)]
-
-
-def inbox_grants(table: InboxTable, consumers: Sequence[str], purgers: Sequence[str]) -> list[Grant]:
-    """Return the rights of roles on the inbox table."""
-    return [*map(table.consumer_grant, consumers), *map(table.purger_grant, purgers)]

@@ -105,7 +105,7 @@ class Settings:
 
         The TOML file has the same names in lower case: `service`, `channel`, `schema`, `table_prefix`,
         `reject_transactions`; for half mode also `bootstrap_servers`, `kafka` (a table of librdkafka properties; a JSON
-        object in the environment), `publish_timeout_seconds`, `close_timeout_seconds`, `eager`,
+        object in the environment), `publish_timeout_seconds`, `eager`,
         `eager_idle_timeout_seconds`. Other names are ignored, because the services read the same file and environment.
         A name in the file that looks like a typing error is logged.
 
@@ -129,7 +129,6 @@ class HalfSettings(Settings):
             A secret may be in a file (`sasl.password_file`), and `oauth_cb` may be `package.module:function`.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back. At
             least 0.01.
-        close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, not at COMMIT.
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
@@ -140,7 +139,6 @@ class HalfSettings(Settings):
 
     kafka: Mapping[str, Any] = field(repr=False)
     publish_timeout_seconds: float = 5.0
-    close_timeout_seconds: float = 5.0
     eager: bool = False
     eager_idle_timeout_seconds: float = 300.0
 
@@ -152,7 +150,6 @@ class HalfSettings(Settings):
         self._check_kafka()
         # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
         _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
-        _check_seconds("close_timeout_seconds", self.close_timeout_seconds, 0.0)
         _check_seconds("eager_idle_timeout_seconds", self.eager_idle_timeout_seconds, 0.01)
 
     def _check_kafka(self) -> None:
@@ -173,7 +170,6 @@ class HalfSettings(Settings):
         return _shared(read) | {
             "kafka": {**read.kafka, **servers},
             "publish_timeout_seconds": read.publish_timeout_seconds,
-            "close_timeout_seconds": read.close_timeout_seconds,
             "eager": read.eager,
             "eager_idle_timeout_seconds": read.eager_idle_timeout_seconds,
         }

@@ -133,7 +133,6 @@ def _new_id() -> str:
 SMALL_TOPIC_PARTITIONS = 8
 """Partitions of Kafka's own topics; the default of 50 costs seconds at the first transaction of a fresh cluster."""
 
-
 _SASL = "listener.name.sasl_ssl"
 _SECURITY = "org.apache.kafka.common.security"
 SECURED = {

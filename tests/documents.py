@@ -162,7 +162,6 @@ def _grants() -> str:
         "executor": (SinkTables(names).executor_grant("r"),),
         "driver": (SinkTables(names).driver_grant("r"),),
         "consumer": (inbox.consumer_grant("r"),),
-        "purger": (inbox.purger_grant("r"),),
     }
     rows = (
         (f"`--{option}-role`", f"`{table}`", ", ".join(privileges))

@@ -81,7 +81,7 @@ def with_secret_files(properties: Mapping[str, str], folder: Path, owner: str) -
 
 
 Rule = Mapping[str, str]
-"""A right, as `outbox acl print --format json` prints it."""
+"""A right, as `outbox acl print --json` prints it."""
 
 _SECONDS = 20.0
 _TYPES = {
@@ -93,10 +93,10 @@ _TYPES = {
 
 
 def printed_rights(user: str, channel: str, roles: Iterable[Role], names: Mapping[str, Iterable[str]]) -> list[Rule]:
-    """Return the rights that `outbox acl print --format json` prints for a user."""
+    """Return the rights that `outbox acl print --json` prints for a user."""
     words = [word for role in roles for word in ("--role", role)]
     words += [word for option, values in names.items() for value in values for word in (f"--{option}", value)]
-    words += ["--principal", f"User:{user}", "--channel", channel, "--format", "json"]
+    words += ["--principal", f"User:{user}", "--channel", channel, "--json"]
     with redirect_stdout(io.StringIO()) as output:
         get_command(acl.app).main(["print", *words], prog_name="outbox acl", standalone_mode=False)
     found: list[Rule] = json.loads(output.getvalue())

@@ -16,6 +16,7 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from outbox._half.cluster_connection import CLOSE_SECONDS
 from outbox._half.sender import Sender
 from outbox._kafka.admin import checked_properties
 from outbox._kafka.client_log import logged
@@ -189,11 +190,11 @@ class CheckServer:
         return self
 
     def close(self) -> None:
-        """Leave the group. Wait up to `close_timeout_seconds` s for a running listener; a later answer is not sent."""
+        """Leave the group. Wait for a few seconds for a running listener; a later answer is not sent."""
         self._stop.set()
         atexit.unregister(self.close)
         if self._thread is not None:
-            self._thread.join(self._settings.close_timeout_seconds + 1)
+            self._thread.join(CLOSE_SECONDS + 1)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -354,8 +355,8 @@ class CheckServer:
         consumer.unsubscribe()
 
     def _gave_up(self, call: _Call) -> bool:
-        """Return whether the server is closed and the listener did not return within `close_timeout_seconds`."""
-        if not self._stop.is_set() or call.returned(self._settings.close_timeout_seconds):
+        """Return whether the server is closed and the listener did not return in time."""
+        if not self._stop.is_set() or call.returned(CLOSE_SECONDS):
             return False
         log.warning("Listener did not return before close, transaction %s is checked again", call.transaction_id)
         return True

@@ -163,6 +163,8 @@ class Circuit:
 
 log = logging.getLogger("outbox")
 
+CLOSE_SECONDS = 5.0
+"""Default of how long `close()` waits for op markers."""
 POLL_SECONDS = 0.1
 
 _REQUEST_SECONDS = 5.0
@@ -341,11 +343,11 @@ class Connection:
         else:
             self._answer("channel", self._described_channel, budget)
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Flush op markers, and release the producer.
 
         Args:
-            timeout: Maximum seconds to wait; None: `close_timeout_seconds`.
+            timeout: Maximum seconds to wait.
         """
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
@@ -353,7 +355,7 @@ class Connection:
         self._enquiries.close()
         self._admin = self._topics = None  # without references the client closes its connections
         if producer is not None:
-            left = producer.flush(self._settings.close_timeout_seconds if timeout is None else timeout)
+            left = producer.flush(timeout)
             if left:
                 self.recorder.ops_dropped(self._settings.service, left)
                 log.warning("%d op marker(s) not sent before close, the checker will decide", left)

@@ -12,6 +12,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
+from outbox._half.cluster_connection import CLOSE_SECONDS
 from outbox._half.seal import begin
 from outbox._half.sender import Sender
 from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
@@ -209,7 +210,7 @@ class HalfPublisher:
         table = CallbackTable(self._settings.tables)
         return ask_outcome(self._settings, table, local_connection(database), transaction_id)
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Flush op markers, and release the connection to Kafka."""
         self._sender.close(timeout)
 

@@ -13,7 +13,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox._failpoints import failpoint
-from outbox._half.cluster_connection import POLL_SECONDS, Connection
+from outbox._half.cluster_connection import CLOSE_SECONDS, POLL_SECONDS, Connection
 from outbox._kafka.admin import NO_ANSWER
 from outbox._kafka.produce import why_refused
 from outbox._publish.waiting import Budget, Notify
@@ -241,7 +241,7 @@ class Sender(Connection):
         if collected and time.monotonic() - collected[0][0] >= _COLLECT_SECONDS:
             self._send_collected()
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """See `Connection.close`."""
         self._send_collected()
         super().close(timeout)

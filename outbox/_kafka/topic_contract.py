@@ -55,7 +55,6 @@ STOPS = frozenset({Rule.MISSING, Rule.RECREATED, Rule.PARTITIONS, Rule.TIMESTAMP
 With the others it goes on, not ready: to stop would only let more time pass over what is at risk.
 """
 
-
 WARNS = frozenset({Rule.OFFSETS_RETENTION, Rule.COMPRESSION})
 """Rules that are only reported: no message is at risk as long as a relay runs."""
 

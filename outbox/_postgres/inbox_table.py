@@ -71,6 +71,3 @@ class InboxTable(Tables):
 
     def consumer_grant(self, role: str) -> Grant:
         return Grant(self.schema, role, {self.name: ("SELECT", "INSERT")})
-
-    def purger_grant(self, role: str) -> Grant:
-        return Grant(self.schema, role, {self.name: ("SELECT", "DELETE")})

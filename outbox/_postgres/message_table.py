@@ -176,6 +176,7 @@ CREATE TABLE IF NOT EXISTS {source} (
     partitions integer[] NOT NULL DEFAULT '{{}}',
     earliest bigint[] NOT NULL DEFAULT '{{}}',
     highest bigint NOT NULL DEFAULT 0,
+    erasures bigint NOT NULL DEFAULT 0,
     purged_until timestamptz,
     halted text,
     server bigint
@@ -183,6 +184,7 @@ CREATE TABLE IF NOT EXISTS {source} (
 COMMENT ON TABLE {source} IS
     'The batch in delivery, and its rows as in {delivered}. delivered: the last batch known to be delivered.';
 COMMENT ON COLUMN {source}.highest IS 'No higher id has ever left the message table.';
+COMMENT ON COLUMN {source}.erasures IS 'How often an operator has erased rows.';
 COMMENT ON COLUMN {source}.halted IS 'Why its owner stopped; NULL: it did not.';
 COMMENT ON COLUMN {source}.server IS 'The system identifier of the server on which it was last taken over.';
 CREATE TABLE IF NOT EXISTS {delivered} (

@@ -17,7 +17,6 @@ _MISSING = frozenset({"42P01", "3F000"})
 
 _NO_RIGHT = "42501"
 
-
 _POLICY_ROUTINES = frozenset({"check_enable_rls", "ExecWithCheckOptions"})
 """Where Postgres refuses a statement for a policy, with the SQLSTATE of a missing right."""
 

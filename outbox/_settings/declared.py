@@ -375,7 +375,6 @@ class HalfLibrarySettings(LibrarySettings, ChannelSettings, reader="the library 
     publish_timeout_seconds: float = setting(
         5.0, "Maximum time to send the halves; after it the local transaction is rolled back."
     )
-    close_timeout_seconds: float = setting(5.0, "Maximum time that close() waits for op markers.")
     eager: bool = setting(default=False, text="Send each half at publish(), not at COMMIT.")
     eager_idle_timeout_seconds: float = setting(
         300.0, "Time that a transaction with eager halves may be idle before Postgres ends it."

@@ -237,9 +237,7 @@ class DjangoConnection(AnyDbapiConnection):
     def driver(self) -> object:
         """The driver's own connection; `django.db.connection` is one object for all threads."""
         if self._connection.vendor != "postgresql":
-            raise UsageError(
-                f"The database is {self._connection.vendor}. Table mode needs Postgres, or captured_messages()."
-            )
+            raise UsageError(f"Database {self._connection.vendor}: table mode needs Postgres, or captured_messages().")
         self._connection.ensure_connection()
         found: object = self._connection.connection
         return found

@@ -65,7 +65,6 @@ class Published:
 
 _latest: WeakKeyDictionary[object, Published] = WeakKeyDictionary()  # by the driver's connection
 
-
 MAX_HEADER_BYTES = 1_000_000
 """Of a message's headers as Postgres counts them: a relay reads no more (R68)."""
 

@@ -5,9 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, find_channel
@@ -32,16 +30,11 @@ from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import check_uuid
 from outbox.protocol.names import Channel
 
-Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
-
-RECORDS = 1_000_000
-
 HALVES = 500_000
 """Halves that are looked at, over all partitions; each takes about 200 bytes of memory."""
 
 ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
 """Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
-
 
 Question = Callable[[DatabaseView, Sequence[CheckRequest]], dict[str, DatabaseStatus]]
 """Asks a database for transactions, and returns their states by their ids."""
@@ -65,12 +58,10 @@ class OperatorContext:
     def refusing(self, topics: Collection[str]) -> list[TopicState]:
         return refusing(self._admin, topics)
 
-    def gather(
-        self, choice: Choice, keep: int, most: int, passed: Callable[[int], None]
-    ) -> tuple[Gathering, list[Gap]]:
-        """Read what is unsettled, and return it with what was not read; for `most` see `ChannelReader`."""
+    def gather(self, choice: Choice, keep: int, passed: Callable[[int], None]) -> tuple[Gathering, list[Gap]]:
+        """Read what is unsettled, and return it with what was not read."""
         gathering = Gathering(-(-HALVES // max(self.channel.partitions, 1)), choice, keep)
-        return gathering, ChannelReader(self.kafka, self.channel, gathering, most, passed).gather()
+        return gathering, ChannelReader(self.kafka, self.channel, gathering, passed).gather()
 
     def by_hand(self, reason: str) -> str:
         now = utc(time.time_ns() // 1_000_000)

@@ -31,7 +31,7 @@ class RightsSettings(AllowedTopics, MessageTables, ChannelSettings):
 
 
 class DecisionSettings(OperatorName, TableCommandSettings):
-    """Settings of the subcommands that decide on discarded transactions, or pass by a record."""
+    """Settings of the subcommands that decide on discarded transactions, erase, or pass by a record."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
 

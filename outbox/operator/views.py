@@ -9,12 +9,12 @@ from outbox._kafka.groups import NOT_SEEN
 from outbox._rules.callback_row import Row
 from outbox._settings.declared import NO_TABLES
 from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
-from outbox.operator.context import RECORDS, OperatorContext
+from outbox.operator.context import OperatorContext
 from outbox.operator.reading.delivered_search import SKEW_MS
 from outbox.operator.reading.key_search import KeySearch
 from outbox.operator.reading.search import TopicSearch, search_databases, search_tables
 from outbox.operator.reading.source_report import report_tables
-from outbox.operator.settings import OperatorSettings
+from outbox.operator.settings import OperatorSettings, TableCommandSettings
 from outbox.operator.state.channel_state import ChannelState
 from outbox.operator.state.coverage import Gap
 from outbox.operator.state.story import Findings, Story, born_ms
@@ -35,7 +35,6 @@ def overview(
     limit: int = MOST_LISTED,
     *,
     tables: bool = True,
-    most: int = RECORDS,
     passed: Passed = lambda _: None,
 ) -> tuple[ChannelState, KafkaUnreachable | None]:
     """Return what a channel holds that is not delivered, and why Kafka was not asked; None: it was.
@@ -44,7 +43,6 @@ def overview(
         youngest_ms: What is younger is left out.
         limit: Transactions that are listed.
         tables: Whether the table sources are looked at.
-        most: Records that are read of a partition.
     """
     now = time.time_ns() // 1_000_000
     state = ChannelState(settings.channel, now)
@@ -56,7 +54,7 @@ def overview(
         state.not_read = [Gap(f"channel {settings.channel}", str(error))]
         return state, error
     state.tables_only = desk.channel.channel.tables_only
-    gathering, state.not_read = desk.gather(Choice(None, service, now - youngest_ms), limit, most, passed)
+    gathering, state.not_read = desk.gather(Choice(None, service, now - youngest_ms), limit, passed)
     state.members, state.tables = desk.members(), report_tables(settings) if tables else []
     state.take(gathering, limit)
     state.refusing = desk.refusing(gathering.targets)
@@ -64,27 +62,28 @@ def overview(
 
 
 def find(
-    settings: OperatorSettings,
+    settings: TableCommandSettings,
     key: bytes,
     topics: Collection[str],
     service: str | None,
-    start_ms: int,
+    start_ms: int | None,
     passed: Passed = lambda _: None,
 ) -> KeySearch:
     """Return where the messages of a key are; without Kafka what the tables have.
 
     Args:
         topics: Real topics that are searched for what was delivered, each in the partition that the key chooses.
-        start_ms: Real topics are read from here on, ms since 1970.
+        start_ms: Real topics are read from here on, ms since 1970; None: they are not read.
     """
-    search = KeySearch(key, topics, service, RECORDS, passed)
+    search = KeySearch(key, topics, service, passed)
     search.message_tables(settings.tables)
     if not settings.tables:
         search.miss("rows of table mode", NO_TABLES)
     try:
         kafka, names = settings.client_properties(), settings.channel_names()
         search.channel_topics(kafka, find_channel(admin_client(kafka), names, FIRST_ANSWER_SECONDS))
-        search.real_topics(kafka, names.relay_group, start_ms)
+        if start_ms is not None:
+            search.real_topics(kafka, names.relay_group, start_ms)
     except ConfigurationError as error:
         search.miss("Kafka", str(error), is_fault=True)
     if not topics:
@@ -98,7 +97,6 @@ def story(
     id_: tuple[str, int | None],
     start_ms: int | None,
     topics: Sequence[str] = (),
-    most: int = RECORDS,
     passed: Passed = lambda _: None,
 ) -> tuple[Story, KafkaUnreachable | None]:
     """Return what became of a transaction, and why Kafka was not asked; None: it was.
@@ -107,7 +105,6 @@ def story(
         id_: The transaction, and the message that is of interest; None: all.
         start_ms: Topics are searched from here on, ms since 1970; None: from the time in the id.
         topics: Real topics that are searched, too: when the halves are gone, nothing else names them.
-        most: Records that are read of a topic at most.
     """
     found = Findings(*id_)
     since = _start(found.transaction_id) if start_ms is None else start_ms
@@ -121,7 +118,7 @@ def story(
         silence = error
     own = _search_databases(settings, found, None if desk is None else desk.channel.channel)
     if desk is not None:
-        search = TopicSearch(desk.kafka, desk.channel, found, history.since_ms, most, passed)
+        search = TopicSearch(desk.kafka, desk.channel, found, history.since_ms, passed)
         if found.is_of_rows:
             search.real_topics(topics)
         else:

@@ -17,7 +17,6 @@ from outbox.protocol.op import OpKind
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Units of a duration, in ms."""
 
-
 _NEXT = {
     Condition.SERVED: "next to be delivered",
     Condition.HALTED: "waits until the source goes on (docs/table_mode.md, 'A source that stops')",
@@ -142,6 +141,12 @@ def messages(key: str, found: Sequence[FoundMessage]) -> Iterator[Entry]:
         head = f"{one.standing.upper()}  {utc(one.time_ms, 'milliseconds')}  for {one.topic}{of}"
         trace = f"outbox trace {one.id}" if one.id else "no relay wrote it: it has no message id"
         yield Entry(head, (one.place, one.detail, trace), one.id)
+
+
+def erased(count: int, left: Sequence[FoundMessage]) -> Iterator[Entry]:
+    yield Entry(f"{counted(count, 'row')} erased. Records of topics, and backups of the database, stay.")
+    if left:
+        yield Entry("Not erased: rows in delivery, moved meanwhile or kept by a trigger (run this again), and halves:")
 
 
 def discarded(entry: DiscardedTransaction, kind: OpKind | None = None) -> Entry:

@@ -117,7 +117,6 @@ def _varint(number: int) -> int:
 
 # --- what is not known before the relay writes it: the longest ------------------------------------------------------
 
-
 _LONGEST_KEY: Final = copy_key(_LONGEST_ID, MAX_POSITION, MAX_INT64)
 
 

@@ -56,7 +56,6 @@ SUSPICIOUS_COMMIT_SECONDS = 1.0
 
 log = structlog.get_logger()
 
-
 Offsets = Sequence[TopicPartition]
 Ready = Callable[[], object]
 at_once: Ready = bool

@@ -16,7 +16,6 @@ _SIGN_BIT = 31
 _MORE = 0x80
 _SEVEN_BITS = 0x7F
 
-
 Places = tuple[tuple[str, int], ...]
 """Topics and partitions."""
 

@@ -46,7 +46,7 @@ _ARRIVED: LiteralString = (
     " WHERE id = 0 AND server IS DISTINCT FROM here"
 )
 _HIGHEST: LiteralString = (
-    "SELECT highest, (SELECT pg_relation_filenode(tableoid) FROM {sequence}) FROM {source} WHERE id = 0"
+    "SELECT highest, erasures, (SELECT pg_relation_filenode(tableoid) FROM {sequence}) FROM {source} WHERE id = 0"
 )
 
 # RESTART gives a sequence another file. The statement fails where ids were set back: the order of the rows is not that
@@ -95,7 +95,7 @@ _MOVE: LiteralString = (
     " delivered_nonce = CAST(%(delivered_nonce)s AS uuid), highest = greatest(highest, %(highest)s),"
     " ({batch}) = {named}"
     " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND nonce = CAST(%(expected)s AS uuid)"
-    " AND %(named)s IN (0, cardinality(xids))"
+    " AND erasures = %(erasures)s AND %(named)s IN (0, cardinality(xids))"
     " RETURNING batch, (batch, nonce, delivered, delivered_nonce) = (%(batch)s, CAST(%(nonce)s AS uuid),"
     " %(delivered)s, CAST(%(delivered_nonce)s AS uuid)) AND ({batch}) = {named}"
     " AND highest >= %(highest)s AS is_set),"
@@ -162,6 +162,7 @@ class SourceTable(OwnedTable):
         self._below_at = time.monotonic() + BELOW_SECONDS
         self._wake_rows = WAKE_ROWS
         self._highest = 0  # no higher id ever left the table
+        self._erasures = 0
         self._ids_file: int | None = None  # of the sequence
         self._window = table.compose(_WINDOW)
         self._move = table.compose(_MOVE)
@@ -188,7 +189,7 @@ class SourceTable(OwnedTable):
             self._connection.execute(self._table.compose(_ARRIVED))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
             found = self._connection.execute(self._table.compose(_HIGHEST)).fetchone()
-        self._highest, self._ids_file = found or (0, None)
+        self._highest, self._erasures, self._ids_file = found or (0, 0, None)
         name, *progress = row or (None,)
         self._check_name(name)
         return Progress.read(*progress)
@@ -267,8 +268,14 @@ class SourceTable(OwnedTable):
     def move(self, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Refused = ()) -> Progress:
         """See `OwnedTable`. The same statement inserts the evidence of each row that it deletes (R61)."""
         self._highest = max([self._highest, *after.ids, *(id_ for gone, _ in refused for id_ in gone.ids())])
-        rows = {"highest": self._highest, **columns(ready), "proven": after.delivered}
-        return self._take(self._move, before, after, rows | refusals(refused, listed))
+        rows = {"highest": self._highest, "erasures": self._erasures, **columns(ready), "proven": after.delivered}
+        try:
+            return self._take(self._move, before, after, rows | refusals(refused, listed))
+        except UnsafeError:  # an operator who erases rows counts that
+            found = self._connection.execute(self._table.compose(_HIGHEST)).fetchone()
+            if found is None or found[1] == self._erasures:
+                raise
+        raise ConfigurationError(f"Rows of {self.full_name} were erased. What was read of it is read again.")
 
     def _purge(self) -> bool:
         parameters = {"keep_ms": self._keep_ms, "rows": PURGE_ROWS}

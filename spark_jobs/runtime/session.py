@@ -40,7 +40,6 @@ DELTA_DEFAULTS = {"spark.databricks.delta.snapshotPartitions": "1"}
 By default Delta reads a table's log with 50 tasks, several times for each batch, which takes most of a small batch.
 """
 
-
 SPARK_LOCK = Path(__file__).with_name("spark.lock")
 
 _LOG4J = Path(__file__).with_name("log4j2.xml")

@@ -564,3 +564,14 @@ def r89_part_of_a_transaction(self: SourceTable) -> bool:
     """What a local transaction has of one time moves together. Without it what another transaction cancels comes later,
     if that is rolled back, as a transaction of its own: half of it may be discarded, and the other half delivered."""
     return _woken(self, "WHERE cardinality(ids) = (SELECT", "WHERE 0 < (SELECT")
+
+
+@mutant(SourceTable.move, "R90", Harm.STUCK)
+@fails("integration/operator/test_erase.py::test_rows_that_an_owner_has_read_or_named_do_not_halt_it")
+def r90_erasure_that_is_not_counted(
+    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Refused = ()
+) -> Progress:
+    """The owner's next step fails if rows were erased since it read them. Without it the step names a row that is gone,
+    and when it is to delete that, the source halts; the operator was answered that the row will not be delivered."""
+    self._move = self._table.compose(source_table._MOVE.replace(" AND erasures = %(erasures)s", ""))
+    return _MOVE(self, before, after, ready, refused)

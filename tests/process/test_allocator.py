@@ -2,12 +2,12 @@
 
 import gc
 import platform
-import subprocess
 import sys
 
 import pytest
 
 from outbox._service.process import collect_rarely, share_one_arena
+from tests.support.commands import ran
 
 _COUNT = """
 import threading
@@ -28,9 +28,7 @@ libc.fflush(None)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has no arenas")
 @pytest.mark.parametrize(("call", "is_one"), [("assert share_one_arena()", True), ("", False)])
 def test_all_threads_share_one_arena(call: str, *, is_one: bool) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", _COUNT.format(call=call)], capture_output=True, check=True, text=True
-    ).stdout
+    told = ran([sys.executable, "-c", _COUNT.format(call=call)], check=True).stdout
     assert (told.count("<heap nr=") == 1) is is_one
 
 

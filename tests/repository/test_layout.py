@@ -35,7 +35,6 @@ DJANGO = {"admin", "apps", "models"}
 """Names that Django gives."""
 
 LARGE: dict[str, str] = {
-    "outbox/half_outbox.py HalfOutbox parameters": "its parameters are the settings that users give",
     "stack/servers.py Stack parameters": "its parameters are the options that users give",
 }
 """What is larger than the bounds, and why."""

@@ -52,7 +52,6 @@ def test_a_pyspark_that_does_not_fit_the_jars_is_named_with_the_one_that_does(mo
 
 # --- A local session prints nothing of its own: an operator reads the job's lines alone.
 
-
 PROGRAM = """
 from spark_jobs.runtime.session import local_session
 

@@ -1,7 +1,6 @@
 """A window on a site, and audits of it."""
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from sqlalchemy.orm import Session
 from outbox import Message, Receipt
 from outbox._service.exit_codes import Exit
 from outbox.testing import VisibleRecord
+from tests.support.commands import ran
 from tests.support.harness import Site, wait_until
 from tests.support.shop import Shop
 from tests.support.spark import SETTINGS
@@ -88,9 +88,7 @@ class Audited:
     def _printed(self, command: Sequence[str], code: Exit, **variables: str | None) -> str:
         given = {**self.site.environment(), "OUTBOX_SPARK": json.dumps(SETTINGS), **variables}
         environment = {name: value for name, value in given.items() if value is not None}
-        result = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
-        )
+        result = ran(command, env=environment, timeout=RUN_SECONDS)
         assert result.returncode == code, result.stdout + result.stderr
         return result.stdout + result.stderr
 

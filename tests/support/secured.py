@@ -127,7 +127,7 @@ class SecuredSite(Site):
 
 
 def printed(site: Site, name: str, *roles: Role, **names: Iterable[str]) -> list[Rule]:
-    """What `outbox acl print --format json` prints for a user of a site."""
+    """What `outbox acl print --json` prints for a user of a site."""
     return printed_rights(name, site.name, roles, names)
 
 

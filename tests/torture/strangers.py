@@ -14,7 +14,6 @@ LOCK_WAIT = "10s"
 
 _MORE_THAN_ANY_TABLE_HOLDS = 1_000_000
 
-
 _AWAY = ("57P", "08", "53", "55P03", "40P01")
 """SQLSTATEs, or their beginnings: the server ends, starts, or has no connection or memory left; a lock was taken."""
 

@@ -202,7 +202,7 @@ def _services(
     yield from _members(channel, count_members(admin, channel), waits=waits)
     if waits:
         gathering = Gathering(-(-HALVES // description.partitions), Choice(), LISTED)
-        ChannelReader(kafka, description, gathering, HALVES).gather()
+        ChannelReader(kafka, description, gathering, most=HALVES).gather()
         for real in refusing(admin, gathering.targets, writes=True):
             yield Finding("halves", f"messages for {real.topic} wait: {real.reason}: {real.detail}", FIXES[real.reason])
 

@@ -35,7 +35,6 @@ _MAY_EXECUTE: LiteralString = (
     " JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %s AND p.proname = %s"
 )
 
-
 Place = tuple[str, str, str]
 """Database, schema and name of a message table."""
 

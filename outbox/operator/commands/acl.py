@@ -1,6 +1,5 @@
 """`outbox acl`: print the rights in Kafka that a role needs."""
 
-import enum
 import json
 import re
 import shlex
@@ -23,26 +22,19 @@ from outbox._rules.role_rights import (
     takes_sources,
 )
 from outbox._service.exit_codes import warn
+from outbox._service.output import Json
 from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import Given, RightsSettings
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel, check_service, is_topic_name
 
-
-class AclFormat(enum.StrEnum):
-    """A form in which rights are printed."""
-
-    KAFKA_ACLS = "kafka-acls"
-    JSON = "json"
-
-
 _RELAYS = {Role.RELAY, Role.TABLE_RELAY}
 _PRINCIPAL = re.compile(r"[A-Za-z]+:[^\x00-\x1f\x7f]+")
 
 
-def formatted(form: AclFormat, principal: str, rights: Sequence[Right]) -> str:
-    if form is AclFormat.JSON:
+def formatted(principal: str, rights: Sequence[Right], *, as_json: bool) -> str:
+    if as_json:
         return json.dumps([_fields(principal, right) for right in rights], indent=2) + "\n"
     by_resource = groupby(rights, lambda right: right.resource)
     return "".join(f"{_command(principal, list(some))}\n" for _, some in by_resource)
@@ -82,7 +74,7 @@ def print_rights(
     topic: Annotated[list[str] | None, typer.Option(help="Real topic, or prefix that ends in '*'; repeatable.")] = None,
     service: Annotated[list[str] | None, typer.Option(help="Service of a listener; repeatable.")] = None,
     source: Annotated[list[str] | None, typer.Option(help="Table source, as in `tables`; repeatable.")] = None,
-    form: Annotated[AclFormat, typer.Option("--format", help="Form of the output.")] = AclFormat.KAFKA_ACLS,
+    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Print the rights as commands of Kafka's script, or as JSON."""
     if not _PRINCIPAL.fullmatch(principal):
@@ -102,7 +94,7 @@ def print_rights(
         for one in channels.values()
     ]
     rights = rights_of(role, *scopes)
-    typer.echo(formatted(form, principal, rights), nl=False)
+    typer.echo(formatted(principal, rights, as_json=as_json), nl=False)
     if not rights:
         warn(f"Role {' and '.join(role)} needs no rights in Kafka.")
     for scope in scopes:

@@ -1,6 +1,6 @@
 """`outbox discarded`: transactions that were not delivered, halves or rows, and an operator's decisions on them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated
 
@@ -27,10 +27,6 @@ Reason = Annotated[DiscardReason | None, typer.Option(help="Only transactions wi
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided.")]
 Comment = Annotated[str, typer.Option(help="Comment; stored in the op topic with your name. Not stored for rows.")]
-Limit = Annotated[
-    int | None,
-    typer.Option(min=1, help="Show no more transactions. Default: 100, and all with --json.", show_default=False),
-]
 Wait = Annotated[
     float, typer.Option("--wait-seconds", "--wait", min=0, help="Seconds to wait until a relay has done it.")
 ]
@@ -42,19 +38,18 @@ def list_command(
     given: Given,
     service: Service = None,
     reason: Reason = None,
-    limit: Limit = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """List the discarded transactions and their reasons, one at a time."""
     places = Discards(TableCommandSettings(**given))
     chosen = Choice(every=True, service=service, reason=reason).of(places.read())
     if as_json:
-        rest = lambda: {"not_listed": _count(chosen), "not_read": places.unread()}  # noqa: E731 - a last word
-        print_json_rows({"channel": places.channel}, "transactions", islice(chosen, limit), rest)
+        rest = lambda: {"not_read": places.unread()}  # noqa: E731 - a last word
+        print_json_rows({"channel": places.channel}, "transactions", chosen, rest)
     else:
-        _show_list(chosen, limit or words.MOST_LISTED, places)
         if not places.tables:
             print_entries([Entry(f"not looked at: rows of table mode ({NO_TABLES})")])
+        _show_list(chosen, places)
     if places.unread():
         raise SystemExit(Exit.UNPROVABLE)
 
@@ -105,15 +100,11 @@ def _transaction(id_: str) -> str:
     return id_.strip().partition("/")[0]
 
 
-def _show_list(chosen: Iterator[DiscardedTransaction], limit: int, places: Discards) -> None:
-    listed = list(islice(chosen, limit))
+def _show_list(chosen: Iterator[DiscardedTransaction], places: Discards) -> None:
+    listed = list(islice(chosen, words.MOST_LISTED))
     print_entries(words.dead_letters(listed, f"discarded transactions of channel {places.channel}"))
     if not listed:
         read = "what could be read of " if places.unread() else ""
         print_entries([Entry(f"No discarded transaction was found in {read}channel {places.channel}.")])
-    elif more := _count(chosen):
-        print_entries([Entry(f"{more} more are not listed: --limit")])
-
-
-def _count(left: Iterable[DiscardedTransaction]) -> int:
-    return sum(1 for _ in left)
+    elif more := sum(1 for _ in chosen):
+        print_entries([Entry(f"{more} more are not listed: --json")])

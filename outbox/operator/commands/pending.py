@@ -8,7 +8,7 @@ from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Entry, Json, show, show_records_read
 from outbox._settings.declared import NO_TABLES
-from outbox.operator.context import ONE_COMMAND, RECORDS, Records, missing_services, parse_duration
+from outbox.operator.context import ONE_COMMAND, missing_services, parse_duration
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.views import overview
 from outbox.operator.words import MOST_LISTED, halves, sources
@@ -25,13 +25,12 @@ def pending(
     limit: Annotated[
         int, typer.Option(min=1, help="Number of transactions listed, the oldest first, and of sums.")
     ] = MOST_LISTED,
-    records: Records = RECORDS,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """List unsettled transactions and the rows of message tables. It joins no group, and decides nothing."""
     youngest, settings = parse_duration(older_than), OperatorSettings(**given)
     with show_records_read() as passed:
-        state, silence = overview(settings, service, youngest, limit, most=records, passed=passed)
+        state, silence = overview(settings, service, youngest, limit, passed=passed)
     entries = list(sources(state))
     if silence is None:
         missing = missing_services(settings.channel_names(), state.members, halves=bool(state.sums))

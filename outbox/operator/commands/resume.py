@@ -11,8 +11,9 @@ from outbox._service.exit_codes import Exit
 from outbox._service.output import Entry, Json, may_ask, print_entries, show, show_records_read
 from outbox.errors import UsageError
 from outbox.operator import words
-from outbox.operator.context import ONE_COMMAND, RECORDS, Records
+from outbox.operator.context import ONE_COMMAND
 from outbox.operator.deciding.resumption import ChannelResumption, Resumption, Rows
+from outbox.operator.reading.topic_walk import RECORDS
 from outbox.operator.settings import Given, TableCommandSettings
 
 app = typer.Typer(help="Let a halted table source, or half partitions without a checkpoint, go on.", **ONE_COMMAND)
@@ -33,7 +34,7 @@ def resume(
         list[str] | None,
         typer.Option(metavar="TOPIC", help="What is not found there was not delivered; repeatable."),
     ] = None,
-    records: Records = RECORDS,
+    records: Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")] = RECORDS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen.")] = False,  # noqa: FBT002 - a flag
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag

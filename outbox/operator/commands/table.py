@@ -12,7 +12,7 @@ from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.table_contract import Table, require_contract
 from outbox._settings.declared import PostgresSettings
 from outbox.errors import UsageError
-from outbox.migration import Part, ddl, inbox_ddl, inbox_grants, parts
+from outbox.migration import Part, parts
 from outbox.operator.settings import Given, database
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 
 Roles = list[str] | None
+Made = Part | tuple[InboxTable, list[Grant]]
 
 
 def _role(what: str) -> Any:
@@ -37,7 +38,6 @@ def create(
     executor_role: Annotated[Roles, _role("Role that gets what tasks of Spark need")] = None,
     driver_role: Annotated[Roles, _role("Role that gets what drivers of Spark need")] = None,
     consumer_role: Annotated[Roles, _role("With --inbox: role that gets what a consumer needs")] = None,
-    purger_role: Annotated[Roles, _role("With --inbox: role that gets what deletes old rows")] = None,
     sink: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--sink", help="Create the tables of the sink for Spark, too, as its roles do.")
     ] = False,
@@ -54,7 +54,7 @@ def create(
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = PostgresSettings(**given)
-    consumers: dict[str, Any] = {"consumer_roles": consumer_role or (), "purger_roles": purger_role or ()}
+    consumers = consumer_role or ()
     roles = {
         "application": application_role or (),
         "checker": checker_role or (),
@@ -64,22 +64,22 @@ def create(
         "driver": driver_role or (),
     }
     if inbox and any([*roles.values(), sink, message_table, mark_column]):
-        raise UsageError("--inbox has no roles but --consumer-role and --purger-role. Omit other options.")
-    if any(consumers.values()) and not inbox:
-        raise UsageError("--consumer-role and --purger-role are of the inbox table. Give --inbox, too.")
-    names = settings.table_names()
-    if print_sql:
-        of_roles: dict[str, Any] = {f"{role}_roles": some for role, some in roles.items()}
-        beside: dict[str, Any] = {"message_table": message_table, "mark_column": mark_column}
-        typer.echo(inbox_ddl(names, **consumers) if inbox else ddl(names, sink=sink, **of_roles, **beside), nl=False)
-    elif inbox:
+        raise UsageError("--inbox has no roles but --consumer-role. Omit other options.")
+    if consumers and not inbox:
+        raise UsageError("--consumer-role is of the inbox table. Give --inbox, too.")
+    names, made = settings.table_names(), list[Made]()
+    if inbox:
         table = InboxTable(names)
-        _make(settings, [(table, inbox_grants(table, *consumers.values()))])
+        made += [(table, [*map(table.consumer_grant, consumers)])]
     else:
-        _make(settings, parts(names, roles, sink=sink, foreign=message_table, mark=mark_column))
+        made += parts(names, roles, sink=sink, foreign=message_table, mark=mark_column)
+    if print_sql:
+        typer.echo("".join(table.ddl(grants) for table, grants in made), nl=False)
+    else:
+        _make(settings, made)
 
 
-def _make(settings: PostgresSettings, tables: Sequence[Part | tuple[InboxTable, list[Grant]]]) -> None:
+def _make(settings: PostgresSettings, tables: Sequence[Made]) -> None:
     """Create tables, and look whether they are as they must be."""
     with database(settings) as connection:
         for table, grants in tables:

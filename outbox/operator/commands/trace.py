@@ -8,7 +8,7 @@ from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Entry, Json, show, show_records_read
 from outbox.operator import words
-from outbox.operator.context import ONE_COMMAND, RECORDS, Records, missing_services, parse_id, parse_since
+from outbox.operator.context import ONE_COMMAND, missing_services, parse_id, parse_since
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.story import Status
 from outbox.operator.views import story
@@ -27,7 +27,6 @@ def trace(
     topic: Annotated[
         list[str] | None, typer.Option(help="Search this real topic, too, if its halves are gone; repeatable.")
     ] = None,
-    records: Records = RECORDS,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Print all that databases and topics hold of it, in the order of time.
@@ -38,7 +37,7 @@ def trace(
     parsed, start = parse_id(id_), parse_since(since) if since else None
     settings = OperatorSettings(**given)
     with show_records_read() as passed:
-        history, silence = story(settings, parsed, start, topic or (), records, passed)
+        history, silence = story(settings, parsed, start, topic or (), passed)
     needs = history.needs_services
     missing = missing_services(settings.channel_names(), history.members, halves=True) if needs else []
     show(history, [*words.story(history), *map(Entry, missing)], as_json=as_json)

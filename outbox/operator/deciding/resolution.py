@@ -11,7 +11,7 @@ from outbox._failpoints import failpoint
 from outbox._rules.callback_row import decision_entry
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, OutboxError
-from outbox.operator.context import RECORDS, OperatorContext, Question
+from outbox.operator.context import OperatorContext, Question
 from outbox.operator.deciding.discarded_places import send_decisions
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
 from outbox.operator.reading.discards import read_manifests
@@ -102,7 +102,7 @@ class Resolution:
         """Look up the transactions and their states, without writing anything."""
         now = time.time_ns() // 1_000_000
         choice = Choice(self.id) if self.id else Choice(None, self.service, now - self.min_age)
-        gathering, self.unread = self.context.gather(choice, sys.maxsize, RECORDS, self.passed)
+        gathering, self.unread = self.context.gather(choice, sys.maxsize, self.passed)
         if self.id:
             found = [self._only(gathering)]
         else:

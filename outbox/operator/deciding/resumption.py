@@ -245,7 +245,6 @@ _SET: LiteralString = (
     " 0 AS moved, 0 AS refused, 0 AS kept FROM recorded) {counted}"
 )
 
-
 RowIdentity = tuple[int, int, int]
 """Id, xid and start of a row."""
 

@@ -13,7 +13,7 @@ from outbox._kafka.groups import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox._service.exit_codes import UnsafeError
 from outbox.operator.reading.discards import read_manifests
-from outbox.operator.reading.topic_walk import place_of
+from outbox.operator.reading.topic_walk import RECORDS, place_of
 from outbox.operator.state.coverage import Gap
 from outbox.operator.state.unsettled_transactions import Gathering, Half
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
@@ -89,8 +89,8 @@ class ChannelReader:
     kafka: Mapping[str, str]
     channel: ChannelDescription
     gathering: Gathering
-    most: int
     passed: Callable[[int], None] = lambda _: None
+    most: int = RECORDS
     unread: list[Gap] = field(default_factory=list)
 
     def gather(self) -> list[Gap]:

@@ -58,7 +58,7 @@ class DeliveredSearch:
         admin = admin_client(self.kafka)
         described = describe_topics(admin, names) if names else {}
         with SpanReader(self.kafka, self.channel.relay_group) as reader:
-            walk = Walk(reader, self.coverage, self.most, "see --records", self.passed)
+            walk = Walk(reader, self.coverage, self.passed, self.most, "see --records")
             for name in names:
                 topic = described.get(name)
                 if gap := unprovable(name, topic):

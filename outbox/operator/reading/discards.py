@@ -81,7 +81,7 @@ _BACK: LiteralString = (
     "WITH back AS (DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
     " AND service = %(service)s RETURNING *)"
 )
-_DECIDED: LiteralString = (  # of no message: that the local transaction committed (R74)
+DECIDED: LiteralString = (  # of no message: that the local transaction committed (R74)
     "INSERT INTO {delivered} (first_id, batch, {batch}) SELECT min(id), 0, int8multirange(), ARRAY[xid],"
     " ARRAY[created_at], int8range(xid::text::bigint, xid::text::bigint, '[]'), '{{}}', '{{}}', '{{}}', '{{}}', '{{}}'"
     " FROM back GROUP BY xid, created_at"
@@ -95,8 +95,8 @@ _MOVED: LiteralString = (
     "SELECT xid, started, new.id, old.id FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM made) AS new"
     " FULL JOIN (SELECT id, row_number() OVER (ORDER BY id) AS n FROM back) AS old USING (n) ORDER BY n"
 )
-_DELIVER: LiteralString = f"{_BACK}, decided AS ({_DECIDED}), made AS ({_MADE}) {_MOVED}"
-_DROP: LiteralString = f"{_BACK} {_DECIDED}"
+_DELIVER: LiteralString = f"{_BACK}, decided AS ({DECIDED}), made AS ({_MADE}) {_MOVED}"
+_DROP: LiteralString = f"{_BACK} {DECIDED}"
 _LEFT: LiteralString = (
     "SELECT EXISTS (SELECT FROM {message} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s)"
     " OR EXISTS (SELECT FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s)"

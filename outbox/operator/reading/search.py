@@ -140,14 +140,12 @@ class TopicSearch:
 
     Args:
         since: Search from here on, ms since 1970.
-        most: Records that are read of a topic at most.
     """
 
     kafka: Mapping[str, str]
     channel: ChannelDescription
     found: Findings
     since: int
-    most: int
     passed: Callable[[int], None] = lambda _: None
     _place: Span | None = None  # where its halves are, by its row or an op
     _targets: dict[str, dict[int, _Chosen]] = field(default_factory=dict)  # by topic and position
@@ -164,7 +162,7 @@ class TopicSearch:
             self._know_row(row)
         names, numbers = self.channel.channel, range(self.channel.partitions)
         with SpanReader(self.kafka, names.relay_group) as reader:
-            walk = Walk(reader, self.found, self.most, "see --records", self.passed)
+            walk = Walk(reader, self.found, self.passed)
             for topic in (names.op_topic, names.verdict_topic):
                 walk.read(reader.since(topic, numbers, self.since), self._take_op, self._mentions)
             walk.read(reader.since(names.discard_topic, numbers, self.since), self._take_discard, self._mentions)
@@ -179,7 +177,7 @@ class TopicSearch:
         """Read the real topics of its rows alone, and those that are named, for a transaction of table mode."""
         self._real_since = self.found.since_ms
         with SpanReader(self.kafka, self.channel.channel.relay_group) as reader:
-            walk = Walk(reader, self.found, self.most, "see --records", self.passed)
+            walk = Walk(reader, self.found, self.passed)
             for topic in sorted({*self.found.topics, *more}):
                 self._read_real(walk, topic)
 

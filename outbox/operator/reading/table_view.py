@@ -28,7 +28,6 @@ IDLE_SECONDS = 60
 
 _OPTIONS = "-c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
 
-
 IN_TABLES = "the setting tables"
 """Where an operator corrects the connection string of a table source."""
 
@@ -136,7 +135,6 @@ _BACKEND: LiteralString = (
     "SELECT pid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
     " AND transactionid::text::bigint = %(xid)s %% 4294967296"
 )
-
 
 ROWS = 10_000
 """Rows of one transaction or key that are read of a table at most."""

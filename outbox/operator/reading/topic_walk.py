@@ -10,22 +10,25 @@ from outbox._kafka.range_reader import Span, SpanReader, cut_spans
 from outbox.operator.state.coverage import Coverage, Searched
 from outbox.protocol.errors import ProtocolError
 
+RECORDS = 1_000_000
+"""Records that are read of a topic at most."""
+
 
 @dataclass
 class Walk:
     """One search through topics.
 
     Args:
+        passed: Called with the number of records that were read, from time to time.
         most: Records that are read of a topic at most.
         narrower: What helps where there are more.
-        passed: Called with the number of records that were read, from time to time.
     """
 
     reader: SpanReader
     coverage: Coverage
-    most: int
-    narrower: str
     passed: Callable[[int], None]
+    most: int = RECORDS
+    narrower: str = "narrow it with --since"
 
     def read(
         self,

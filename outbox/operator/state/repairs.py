@@ -37,7 +37,6 @@ def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -
 NOT_BEGUN = Progress("not begun", 0, 0, ())
 """Progress of a source that was never served."""
 
-
 _OTHER_NAME = "give this table another name in the setting tables of every relay, or delete the service"
 NEW = (
     "nothing shows that this table was ever delivered: as its owner delete the only row of its table outbox_source, "

@@ -14,7 +14,6 @@ from outbox.protocol.positions import Positions
 
 _DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
 
-
 ServicePartition = tuple[str, int]
 """Service and half partition."""
 

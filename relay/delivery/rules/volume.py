@@ -12,7 +12,6 @@ PATIENCE_MAX = 3
 A coordinator looks for those that timed out every 10 s: readers wait for less than a minute behind a relay that died.
 """
 
-
 BATCH_BYTES = 16_777_216
 """Approximate bytes of a Kafka transaction. No setting: over a thin connection the relay itself writes less (R34)."""
 

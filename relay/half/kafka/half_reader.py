@@ -127,7 +127,6 @@ def _offset(message: Message) -> int:
 TIMEOUT_SECONDS = 10.0
 """Maximum time until a committed record can be read."""
 
-
 log = structlog.get_logger()
 
 

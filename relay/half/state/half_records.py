@@ -14,7 +14,6 @@ from relay.delivery.rules.outgoing import Target
 OVERHEAD = 1_200
 """Bytes of a half in memory beside key and value, about: its headers, as Python keeps them."""
 
-
 _shared_target = lru_cache(maxsize=4_096)(Target)
 """Very many halves have the same."""
 

@@ -23,7 +23,6 @@ INTEGERS = frozenset({"int2", "int4", "int8"})
 TIMES = frozenset({"timestamptz", "timestamp"})
 MARKS = frozenset({*TIMES, "bool"})
 
-
 PLAIN: LiteralString = "{}::text"
 _CLIENTS: Mapping[str, LiteralString] = {"bpchar": "textin(bpcharout({}))", "inet": "textin(inet_out({}))"}
 """Types of which a cast to text is not what clients read: it cuts blanks off, and adds a netmask."""

@@ -83,7 +83,6 @@ _FIGURES: LiteralString = (
     " WHERE {waits} ORDER BY {order} LIMIT 1) AS first ON true"
 )
 
-
 _THERE: LiteralString = (
     "SELECT {id}::text FROM {table} AS t WHERE {waits} AND {id} = ANY (CAST(%(ids)s AS {ids}))"
     " UNION SELECT row_id FROM {discarded} WHERE row_id = ANY (CAST(%(ids)s AS text[]))"

@@ -53,7 +53,7 @@ ROLES = ["{role}"]
 
 def upgrade():
     op.execute(outbox.ddl(TABLES, application_roles=ROLES, checker_roles=ROLES, relay_roles=ROLES))
-    op.execute(inbox_ddl(TABLES, consumer_roles=ROLES, purger_roles=ROLES))
+    op.execute(inbox_ddl(TABLES, consumer_roles=ROLES))
 
 
 def downgrade():

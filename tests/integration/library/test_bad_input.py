@@ -107,7 +107,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
     with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         site.create("orders")
         site.sql(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)")
-        with site.half_outbox(publish_timeout_seconds=2.0, close_timeout_seconds=0.0) as outbox:
+        with site.half_outbox(publish_timeout_seconds=2.0) as outbox:
             with site.connect() as connection, outbox.transaction(connection) as transaction:
                 transaction.publish(Message(site.topic("orders"), "x"))
             stack.kafka.stop()

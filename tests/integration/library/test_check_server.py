@@ -329,10 +329,13 @@ def test_a_listener_that_hangs_leaves_the_service_to_another_instance(
         assert hanging.was_asked_about(third)
 
 
-def test_closing_waits_for_a_listener_for_a_limited_time(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_waits_for_a_listener_for_a_limited_time(
+    shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox._half.check_server.CLOSE_SECONDS", 0.3)
     topic, released = shop.topic(), threading.Event()
     hanging = Scripted(check=lambda _check: released.wait(60) and COMMIT)
-    with caplog.at_level(logging.WARNING, "outbox"), _outbox(shop, "closing", close_timeout_seconds=0.3) as outbox:
+    with caplog.at_level(logging.WARNING, "outbox"), _outbox(shop, "closing") as outbox:
         server = CheckServer(outbox._sender, outbox.settings, hanging).start()
         transaction_id = _send(shop, topic, "later", outbox)
         wait_until(lambda: hanging.was_asked_about(transaction_id), explain=shop.site.logs)

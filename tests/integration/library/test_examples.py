@@ -24,7 +24,6 @@ APPLICATIONS = {
     "flask": ("postgresql+psycopg://", ["flask", "--app", "examples.flask_app", "run", "--host", "unix://{socket}"]),
 }
 
-
 HALF_MODE = ("fastapi", "flask")
 
 

@@ -4,8 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,7 +28,9 @@ from outbox._postgres.inbox_table import InboxTable
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, TableError, UsageError
 from outbox.inbox import Inbox
+from outbox.migration import inbox_ddl
 from tests.support.billing import Billing
+from tests.support.commands import run_command
 from tests.support.harness import Site, wait_until
 from tests.support.shop import Shop
 
@@ -273,26 +273,14 @@ def test_the_documented_clean_up_deletes_what_is_old(site: Site, engine: Engine)
     assert _ids(site) == ["young/0"]
 
 
-def _command(site: Site, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "outbox", *words]
-    return subprocess.run(command, env=site.environment(), capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_the_command_makes_the_table(site: Site) -> None:
     for _ in range(2):  # again: nothing changes
-        assert f"table public.{site.name}_inbox is ready" in _command(site, "table", "create", "--inbox").stdout
-    refused = _command(site, "table", "create", "--consumer-role", "billing")
+        assert f"table public.{site.name}_inbox is ready" in run_command(site, "table", "create", "--inbox").stdout
+    assert run_command(site, "table", "create", "--inbox", "--print-sql").stdout == inbox_ddl(site.tables)
+    refused = run_command(site, "table", "create", "--consumer-role", "billing")
     assert (refused.returncode, "Give --inbox, too" in refused.stderr) == (Exit.CONFIGURATION, True)
-    refused = _command(site, "table", "create", "--inbox", "--relay-role", "one")
+    refused = run_command(site, "table", "create", "--inbox", "--relay-role", "one")
     assert (refused.returncode, "--inbox has no roles but" in refused.stderr) == (Exit.CONFIGURATION, True)
-
-
-def test_the_printed_sql_makes_the_table(site: Site) -> None:
-    sql = _command(site, "table", "create", "--inbox", "--print-sql").stdout
-    for _ in range(2):
-        site.sql(sql)
-    with Session(site.engine()) as session, session.begin():
-        assert Inbox("billing", site.tables).once(session, "a/0")
 
 
 QUICK = '"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"'

@@ -295,10 +295,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         ),
         "Use `async with engine.connect() as connection`",
     ),
-    "option without a value": (
-        lambda: pairs(Setting({}, "", option="--kafka", each=PAIR), ["linger.ms"]),
-        ": write ",
-    ),
+    "option without a value": (lambda: pairs(Setting({}, "", option="--kafka", each=PAIR), ["linger.ms"]), ": write "),
     "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "Give a TransactionListener"),
     "settings twice": (
         lambda: TransactionalProducer(HalfOutbox("orders", KAFKA), _Listener(), KAFKA),

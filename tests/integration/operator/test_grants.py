@@ -24,7 +24,7 @@ from tests.support.commands import ran
 from tests.support.forked import run_outbox
 from tests.support.harness import Site, wait_until
 
-ROLES = ("application", "checker", "consumer", "purger", "nobody")
+ROLES = ("application", "checker", "consumer", "nobody")
 
 
 class Roles:
@@ -230,11 +230,10 @@ FORGET = "DELETE FROM {inbox} WHERE received_at < now()"
 INBOX = {"SELECT FROM {inbox}", REMEMBER, FORGET, "UPDATE {inbox} SET received_at = now()", "TRUNCATE {inbox}"}
 
 
-def test_a_consumer_remembers_and_the_clean_up_forgets(roles: Roles) -> None:
-    consumer, purger = roles.name("consumer"), roles.name("purger")
-    made = roles.command("table", "create", "--inbox", "--consumer-role", consumer, "--purger-role", purger)
+def test_a_consumer_remembers_and_cannot_forget(roles: Roles) -> None:
+    made = roles.command("table", "create", "--inbox", "--consumer-role", roles.name("consumer"))
     assert made.returncode == 0, made.stderr
-    for role, may in (("consumer", {REMEMBER}), ("purger", {FORGET}), ("nobody", set[str]())):
+    for role, may in (("consumer", {REMEMBER}), ("nobody", set[str]())):
         reads = {"SELECT FROM {inbox}"} if may else set[str]()
         assert {statement for statement in INBOX if roles.allowed(role, statement)} == may | reads
     inbox = Inbox("billing", roles.site.tables)

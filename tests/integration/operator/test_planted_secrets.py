@@ -2,7 +2,6 @@
 
 import json
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from outbox._service.exit_codes import Exit
 from outbox.operator.commands import discarded, doctor, pending, table, trace
 from stack import Stack
 from tests.support import message_rows
-from tests.support.commands import call_command
+from tests.support.commands import call_command, ran
 from tests.support.harness import Service, wait_until
 from tests.support.probes import free_port, get
 from tests.support.secured import PASSWORD, SecuredSite
@@ -123,13 +122,10 @@ def test_wrong_password_for_kafka_is_named_and_not_shown(site: SecuredSite) -> N
     with site.acting(site.user(Role.RELAY, **_names(site))):
         environ = {**site.environment(), **_wrong_kafka(site), "COLUMNS": "300"}
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "outbox", *words]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
-
     cases = (["relay"], ["checker"], ["channel", "create"], ["pending"], ["doctor"], ["relay", "--check"])
     with ThreadPoolExecutor(len(cases)) as pool:
-        for done in pool.map(lambda words: run(*words), cases):
+        run = partial(ran, env=environ, timeout=120)
+        for done in pool.map(lambda words: run([sys.executable, "-m", "outbox", *words]), cases):
             said = done.stdout + done.stderr
             assert "Authentication failed" in said
             assert done.returncode in {Exit.CONFIGURATION, Exit.FINDINGS}

@@ -115,12 +115,14 @@ def test_the_story_of_what_cannot_be_delivered(site: Site) -> None:
         ]
 
 
-def test_what_was_not_read_is_never_called_empty(site: Site) -> None:
+def test_what_was_not_read_is_never_called_empty(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.create("orders", partitions=1)
     outbox = site.half_outbox(publish_timeout_seconds=20.0)
     entries = send_halves(site, outbox, [Message(site.topic("orders"), "v", f"k{number}") for number in range(30)])
     last = entries[-1].transaction_id
-    cut = _trace(site, last, "--records", "10", code=Exit.FINDINGS)
+    with monkeypatch.context() as few:
+        few.setattr("outbox.operator.reading.topic_walk.Walk.__init__.__defaults__", (10, "narrow it with --since"))
+        cut = _trace(site, last, code=Exit.FINDINGS)
     assert cut["state"] == "not found"
     assert cut["conclusion"] == "nothing of it was found in what was read"
     (left,) = [one for one in cut["not_searched"] if one["place"].startswith(site.channel.half_topic)]

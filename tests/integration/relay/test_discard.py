@@ -84,7 +84,6 @@ def test_a_topic_that_is_deleted_while_the_relay_knows_it_stops_nobody_for_long(
 
 HALF = {"outbox-target": "t:-1", "outbox-transaction": f"1;{uuid.uuid4()}/0", "outbox-service": "orders;row"}
 
-
 MALFORMED: list[dict[str, str]] = [
     {},
     {**HALF, "outbox-transaction": "1;no-uuid/0"},

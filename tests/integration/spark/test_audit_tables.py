@@ -23,7 +23,6 @@ TRANSACTIONS = 8
 INVENTED = 900_000
 """Ids of rows that no application has inserted."""
 
-
 _EVIDENCE = (
     "INSERT INTO {{site.delivered}}"
     " (first_id, batch, ids, xids, starts, xid_range, targets, services, topics, partitions, earliest) SELECT row,"

@@ -175,7 +175,6 @@ def test_the_table_is_maintained_and_has_what_is_malformed_with_the_reason(job: 
 
 # --- The driver of `outbox land` killed at named points and at random; a naive append must not stand the same.
 
-
 KILLS = 8
 
 

@@ -26,7 +26,6 @@ RULES = frozenset(
 OPEN: dict[str, str] = {}
 """Rules that no mutant shows to be tested, or not as a whole, and why."""
 
-
 _ROWS: dict[str, Mutant] = {}
 _TESTS: dict[Callable[..., Any], list[str]] = defaultdict(list)
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from outbox._rules.role_rights import Kind, Operation, Right, Role
-from outbox.operator.commands.acl import AclFormat, app, formatted
+from outbox.operator.commands.acl import app, formatted
 
 WHO = "User:orders"
 RIGHTS = [
@@ -28,7 +28,7 @@ def called(*words: str) -> tuple[int, str]:
 
 def test_commands_of_kafkas_script_have_one_line_for_each_resource() -> None:
     head = ["--bootstrap-server", "$KAFKA", "--command-config", "$ADMIN", "--add", "--allow-principal", WHO]
-    lines = [shlex.split(line) for line in formatted(AclFormat.KAFKA_ACLS, WHO, RIGHTS).splitlines()]
+    lines = [shlex.split(line) for line in formatted(WHO, RIGHTS, as_json=False).splitlines()]
     assert [line[1:8] for line in lines] == [head] * 5
     assert [" ".join(line[8:]) for line in lines] == [
         "--operation Read --operation DescribeConfigs --topic orders",
@@ -40,12 +40,12 @@ def test_commands_of_kafkas_script_have_one_line_for_each_resource() -> None:
 
 
 def test_principals_and_wildcards_are_quoted_for_the_shell() -> None:
-    text = formatted(AclFormat.KAFKA_ACLS, "User:CN=a b,O=$(x)", [Right(Kind.TOPIC, "*", Operation.READ)])
+    text = formatted("User:CN=a b,O=$(x)", [Right(Kind.TOPIC, "*", Operation.READ)], as_json=False)
     assert shlex.split(text)[7:] == ["User:CN=a b,O=$(x)", "--operation", "Read", "--topic", "*"]
 
 
 def test_json_has_each_right() -> None:
-    found = json.loads(formatted(AclFormat.JSON, WHO, RIGHTS))
+    found = json.loads(formatted(WHO, RIGHTS, as_json=True))
     assert found[2] == {
         "principal": WHO,
         "resource_type": "TOPIC",
@@ -57,13 +57,11 @@ def test_json_has_each_right() -> None:
     assert found[4]["resource_type"] == "TRANSACTIONAL_ID"
 
 
-@pytest.mark.parametrize("form", list(AclFormat))
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["commands", "json"])
 @pytest.mark.parametrize("role", list(Role))
-def test_the_command_prints_each_role_in_each_form(role: Role, form: AclFormat) -> None:
-    code, text = called(
-        *("--role", role, "--principal", WHO, "--channel", "shop", "--topic", "orders", "--service", "g"),
-        *("--format", form),
-    )
+def test_the_command_prints_each_role_in_each_form(role: Role, form: tuple[str, ...]) -> None:
+    words = ("--principal", WHO, "--channel", "shop", "--topic", "orders", "--service", "g", *form)
+    code, text = called("--role", role, *words)
     assert code == 0
     assert ("shop" in text or "orders" in text) is (role is not Role.TABLE_APPLICATION)
 
@@ -107,7 +105,7 @@ def relay_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def granted(*words: str) -> tuple[set[tuple[str, str]], str]:
-    result = CliRunner().invoke(app, ["print", "--principal", WHO, "--format", "json", *words])
+    result = CliRunner().invoke(app, ["print", "--principal", WHO, "--json", *words])
     assert result.exit_code == 0, result.output
     return {(one["resource_type"], one["name"]) for one in json.loads(result.stdout)}, result.stderr
 

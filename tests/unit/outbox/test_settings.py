@@ -231,9 +231,9 @@ def test_tls_is_nothing_to_tell(unwarned: Callable[[], list[str]]) -> None:
     assert unwarned() == []
 
 
-TIMES = ("publish_timeout_seconds", "eager_idle_timeout_seconds", "close_timeout_seconds")
+TIMES = ("publish_timeout_seconds", "eager_idle_timeout_seconds")
 OUT_OF_RANGE = [(name, seconds) for name in TIMES for seconds in (-1.0, math.nan, math.inf, 2_147_484.0)]
-ROUNDED = [(name, 0.0004) for name in TIMES[:2]]
+ROUNDED = [(name, 0.0004) for name in TIMES]
 """0 ms is "for ever" to librdkafka and to Postgres."""
 
 
@@ -255,7 +255,6 @@ def test_everything_from_the_environment() -> None:
             "OUTBOX_SCHEMA": "messages",
             "OUTBOX_TABLE_PREFIX": "shop",
             "OUTBOX_PUBLISH_TIMEOUT_SECONDS": "2.5",
-            "OUTBOX_CLOSE_TIMEOUT_SECONDS": "0",
             "OUTBOX_EAGER": "yes",
             "OUTBOX_EAGER_IDLE_TIMEOUT_SECONDS": "60",
             "OUTBOX_HTTP_PORT": "8080",
@@ -263,7 +262,7 @@ def test_everything_from_the_environment() -> None:
     )
     assert found.kafka == {**SERVERS, "sasl.mechanism": "PLAIN", "linger.ms": "2.5", "socket.keepalive.enable": "true"}
     assert (found.channel.name, found.tables.schema, found.tables.prefix) == ("shop", "messages", "shop")
-    assert (found.publish_timeout_seconds, found.close_timeout_seconds) == (2.5, 0.0)
+    assert found.publish_timeout_seconds == 2.5
     assert found.eager_idle_timeout_seconds == 60.0
     assert found.eager
 

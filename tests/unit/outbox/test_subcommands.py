@@ -25,6 +25,7 @@ WORDS = {
     "acl print": ["--role", "relay", "--principal", "User:relay", "--topic", "orders"],
     "discarded deliver": ["--all", "--yes"],
     "discarded drop": ["--all", "--yes"],
+    "erase": ["--topic", "orders", "--key", "4711"],
     "find": ["--key", "4711"],
     "resolve": [ID, "--rollback", "--reason", "why", "--yes"],
     "skip": ["half/0", "--offset", "1", "--reason", "why"],

@@ -53,10 +53,6 @@ def test_roles_get_what_they_need_and_no_more() -> None:
         usage,
         'GRANT SELECT, INSERT ON "shop"."our_inbox" TO "one"',
     ]
-    assert [statement.as_string() for statement in inbox.purger_grant("one").statements()] == [
-        usage,
-        'GRANT SELECT, DELETE ON "shop"."our_inbox" TO "one"',
-    ]
 
 
 def test_the_roles_of_table_mode_get_what_they_need_and_no_more() -> None:

@@ -49,7 +49,6 @@ CHECKPOINT = HalfCheckpoint(7, 10, (range(7, 8), range(9, 10)))
 HALF, NOTE = (CHANNEL.half_topic, 2), (CHANNEL.discard_topic, 2)
 OWNER = Checkpointed.half_partition(CHANNEL, 2)
 
-
 REAL = "orders"
 PLAIN = struct.pack(">ih6siiih18sii", 2, 6, b"orders", 2, 0, 2, 18, b"__consumer_offsets", 1, 7)
 ELSEWHERE = struct.pack(">ih6sii", 1, 6, b"orders", 1, 0)

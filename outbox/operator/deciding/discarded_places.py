@@ -261,7 +261,7 @@ class Decision:
         done = "were delivered" if self.kind is OpKind.DELIVER else "were dropped"
         left = [replace(one, transaction=self.new_ids(one)[0] or one.transaction) for one in self.left]
         count = f"{len(self.able) - len(left)} of {len(self.able)}"
-        yield Entry(f"{count} {done}, and have left the discard topic and the tables")
+        yield Entry(f"{count} have left the discard topic and the tables: they {done}")
         yield from dead_letters(left, "still there: refused again, or no relay has come to them yet", self.kind)
 
     def documents(self) -> Iterator[dict[str, Any]]:

@@ -42,12 +42,14 @@ class ChannelDescription:
 
 
 def as_created(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> Channel:
-    """Return a channel as what it was created: of message tables only if it has the topic for their progress.
+    """Return a channel as what it was created: of message tables only if the topic for their progress is its only one.
 
-    Topics of half mode that are gone make no such channel of it.
+    Neither topics of half mode that are gone nor a topic that a stranger's look has created make such a channel of it.
     """
-    found = describe_topics(admin, [channel.progress_topic], timeout, writing=True).get(channel.progress_topic)
-    return replace(channel, tables_only=found is not None and bool(found.id))  # no id: the right to see it is missing
+    names = [channel.progress_topic, *replace(channel, tables_only=False).topics]
+    found = describe_topics(admin, names, timeout, writing=True).values()
+    there = {topic.name for topic in found if topic.id}  # no id: the right to see it is missing
+    return replace(channel, tables_only=there == {channel.progress_topic})
 
 
 def find_channel(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> ChannelDescription:

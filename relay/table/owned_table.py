@@ -296,7 +296,6 @@ def refusals(refused: Refused, array: Callable[[Iterable[Any]], str]) -> dict[st
 
 _MAX_BIGINT = 2**63 - 1
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
-
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -236,7 +236,7 @@ class DjangoConnection(AnyDbapiConnection):
     @property
     def driver(self) -> object:
         """The driver's own connection; `django.db.connection` is one object for all threads."""
-        if self._connection.vendor != "postgresql":
+        if self._connection.in_atomic_block and self._connection.vendor != "postgresql":
             raise UsageError(f"Database {self._connection.vendor}: table mode needs Postgres, or captured_messages().")
         self._connection.ensure_connection()
         found: object = self._connection.connection

@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from stack import postgres_alone
+from tests.support.harness import wait_until
 
 ROOT = Path(__file__).parents[3]
 PUBLISH = """
@@ -68,6 +70,13 @@ def test_the_shop_on_postgres(url: str) -> None:
         assert "3 messages wait or are discarded" in _manage(url, "migrate", "outbox", "zero", "-v0", code=1)
         connection.execute("TRUNCATE outbox_message, outbox_discarded")
     assert "No message waits." in _manage(url, "outbox_pending")
+    with psycopg.connect(url) as late, psycopg.connect(url, autocommit=True) as other, ThreadPoolExecutor() as pool:
+        late.execute("SELECT outbox_publish('shop', 'orders', 'late')")
+        dropping = pool.submit(_manage, url, "migrate", "outbox", "zero", "-v0", code=1)
+        wait_until(lambda: other.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
+        late.commit()
+        assert "1 messages wait" in dropping.result()
+        other.execute("TRUNCATE outbox_message")
     _manage(url, "migrate", "outbox", "zero", "-v0")
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT to_regclass('outbox_message')").fetchone() == (None,)

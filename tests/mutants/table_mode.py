@@ -372,42 +372,42 @@ _BREACHES = table_contract._breaches
 
 @mutant(table_contract._breaches, "R75", Harm.OUT_OF_ORDER)
 @fails("integration/library/test_table_contract.py::test_the_commands_refuse_tables_that_break_it")
-def r75_cache_of_ids(opened: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
+def r75_cache_of_ids(connection: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
     """The sequence of a message table has no cache. With one, each session gives out ids of its own range, and rows of
     one key are not read in the order of the changes."""
-    yield from _BREACHES(opened, table, place, facts._replace(ids=table_contract._way(table)))
+    yield from _BREACHES(connection, table, place, facts._replace(ids=table_contract._way(table)))
 
 
 @mutant(table_contract._breaches, "R75", Harm.OUT_OF_ORDER)
 @fails("integration/library/test_table_contract.py::test_a_breach_is_found")
-def r75_defaults_and_identity(opened: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
+def r75_defaults_and_identity(connection: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
     """What a row gets that leaves a column out is part of the contract. With ids that a writer may choose, or with a
     start that is the time of the row, the rows of one local transaction are delivered as several, in another order."""
-    return (one for one in _BREACHES(opened, table, place, facts) if "has other defaults" not in one.what)
+    return (one for one in _BREACHES(connection, table, place, facts) if "has other defaults" not in one.what)
 
 
 @mutant(table_contract._breaches, "R75", Harm.STUCK)
 @fails("integration/library/test_table_contract.py::test_a_breach_is_found")
-def r75_checks(opened: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
+def r75_checks(connection: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
     """The checks that bound a row are part of the contract, and are validated. Without them one row takes all the
     memory of a checker, again after each restart."""
-    return (one for one in _BREACHES(opened, table, place, facts) if "has not validated" not in one.what)
+    return (one for one in _BREACHES(connection, table, place, facts) if "has not validated" not in one.what)
 
 
 @mutant(table_contract._breaches, "R75", Harm.LOST)
 @fails("integration/library/test_table_contract.py::test_a_breach_is_found")
-def r75_primary_keys(opened: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
+def r75_primary_keys(connection: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
     """The primary key of each table is part of the contract. Without that of the callback table a rollback row and the
     row of the application are there both, and a committed message is rolled back."""
-    return (one for one in _BREACHES(opened, table, place, facts) if "primary key" not in one.what)
+    return (one for one in _BREACHES(connection, table, place, facts) if "primary key" not in one.what)
 
 
 @mutant(table_contract._breaches, "R75", Harm.LOST)
 @fails("integration/library/test_table_contract.py::test_a_breach_is_found")
-def r75_constraints_of_others(opened: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
+def r75_constraints_of_others(connection: Opened, table: Table, place: TableName, facts: Facts) -> Iterator[Breach]:
     """A table has no constraints but its own. Without it the message of a committed transaction is deleted with the
     row of another table that it refers to."""
-    return (one for one in _BREACHES(opened, table, place, facts) if "not its own" not in one.what)
+    return (one for one in _BREACHES(connection, table, place, facts) if "not its own" not in one.what)
 
 
 @mutant(publish_function.is_altered, "R75", Harm.LOST)

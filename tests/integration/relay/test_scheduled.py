@@ -80,11 +80,11 @@ def test_messages_that_are_due_come_in_the_order_of_their_times(store: Site, out
 
 def test_messages_that_cannot_be_moved_show_and_stop_no_other(store: Site, outbox: Outbox) -> None:
     topic, port, table = store.topic("orders"), free_port(), store.tables.scheduled
-    publish(store, outbox, Message(topic, "stuck", not_before=later(-100)))
+    publish(store, outbox, Message(topic, "stuck", "k", not_before=later(-100)))
     store.sql(f"CREATE PUBLICATION {store.name} FOR TABLE {table}")
     store.sql(f"ALTER TABLE {table} REPLICA IDENTITY NOTHING")  # so that Postgres refuses the DELETE
     relay(store, port=port)
-    publish(store, outbox, Message(topic, "plain"))
+    publish(store, outbox, Message(topic, "plain", "k"))
     assert values(store.wait_visible(1, "orders")) == ["plain"]
     wait_until(lambda: metric(port, "outbox_relay_table_upkeep_failures_total", work="wake") > 0)
     wait_until(lambda: metric(port, "outbox_relay_table_oldest_seconds") >= 100)

@@ -1,6 +1,6 @@
 """What was delivered, refused or kept waiting, in logs and metrics: ids and reasons, never a payload."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
@@ -23,16 +23,16 @@ _measured: defaultdict[str, set[str]] = defaultdict(set)
 log = structlog.get_logger()
 
 
-def became_visible(delivered: Iterable[tuple[str, int, int]], now: int) -> None:
-    """Measure how long messages took until they were visible, by service, since when (ms), and how many."""
-    services: defaultdict[str, Counter[float]] = defaultdict(Counter)
-    for service, since, messages in delivered:
-        services[service][max(now - since, 0) / 1_000] += messages
+def became_visible(since: Iterable[tuple[str, int]], now: int) -> None:
+    """Measure how long messages took until they were visible: the service of each, and since when (µs)."""
+    services: defaultdict[str, list[int]] = defaultdict(list)
+    for service, time in since:
+        services[service].append(time)
     known = _measured[current_channel()]
-    for service, seconds in services.items():
+    for service, times in services.items():
         if len(known) < MEASURED_SERVICES:
             known.add(service)
-        metrics.DELIVERY_SECONDS.labels(service if service in known else OTHERS).observe_each(seconds)
+        metrics.DELIVERY_SECONDS.labels(service if service in known else OTHERS).observe_since(times, now)
 
 
 def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, **owner: int | str) -> None:

@@ -1,60 +1,12 @@
 """The rows of a batch as the database keeps them: named while it is delivered, then as the evidence of its delivery.
 
-The ids are ranges. What else is kept of each row is in arrays, in the order of the ids. Those of xids and starts go to
-Postgres as it has them in memory: as text they would cost more than it costs to delete the rows.
+The ids are ranges. What else is kept of each row is in arrays, in the order of the ids.
 """
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-import psycopg
-from psycopg import postgres
-from psycopg.abc import Buffer
-from psycopg.adapt import Dumper
-from psycopg.pq import Format
-
+from outbox._postgres.number_arrays import Times, Xids, listed
 from relay.table.rows import Row, Target, target_of
-
-
-class Xids(tuple[int, ...]):
-    """Xids of rows."""
-
-    __slots__ = ()
-
-
-class _Times(tuple[int, ...]):
-    """Times in microseconds since 2000."""
-
-    __slots__ = ()
-
-
-class _Arrays(Dumper):
-    format = Format.BINARY
-    element = 0
-
-    def dump(self, obj: Sequence[int]) -> Buffer:
-        """Return an array of one dimension. Before each number is its length, in four bytes."""
-        count = len(obj)
-        numbers, items = struct.pack(f"!{count}q", *obj), bytearray(12 * count)
-        items[3::12] = b"\x08" * count
-        for byte in range(8):
-            items[4 + byte :: 12] = numbers[byte::8]
-        return struct.pack("!5i", 1, 0, self.element, count, 1) + items
-
-
-class _XidArrays(_Arrays):
-    oid, element = postgres.types["xid8"].array_oid, postgres.types["xid8"].oid
-
-
-class _TimeArrays(_Arrays):
-    oid, element = postgres.types["timestamptz"].array_oid, postgres.types["timestamptz"].oid
-
-
-def register(connection: psycopg.Connection[Any]) -> None:
-    """Let a connection take what `columns()` returns."""
-    connection.adapters.register_dumper(Xids, _XidArrays)
-    connection.adapters.register_dumper(_Times, _TimeArrays)
 
 
 def columns(rows: Sequence[Row]) -> dict[str, object]:
@@ -64,7 +16,7 @@ def columns(rows: Sequence[Row]) -> dict[str, object]:
     return {
         "ids": ranges([row[1] for row in rows]),
         "xids": Xids(xids),
-        "starts": _Times(row[2] for row in rows),
+        "starts": Times(row[2] for row in rows),
         "xid_range": f"[{min(xids)},{max(xids)}]" if rows else "empty",
         "targets": listed(map(targets.__getitem__, map(target_of, rows)) if len(targets) > 1 else ()),
         "services": [service for service, _, _ in targets],
@@ -91,8 +43,3 @@ def ranges(ids: Sequence[int]) -> str:
     ends = [place for place in range(1, len(ids)) if ids[place] != ids[place - 1] + 1]
     runs = zip([0, *ends], [*ends, len(ids)], strict=True) if ids else ()
     return f"{{{','.join([f'[{ids[first]},{ids[last - 1]}]' for first, last in runs])}}}"
-
-
-def listed(items: Iterable[int]) -> str:
-    """Return numbers as an array literal: psycopg takes ten times as long for a list."""
-    return f"{{{','.join(map(str, items))}}}"

@@ -222,9 +222,9 @@ class OwnedTable(ABC):
         """See `wake`."""
         return False
 
-    @abstractmethod
     def _purge(self) -> bool:
         """See `purge`."""
+        return False
 
     @abstractmethod
     def _figures(self) -> Figures:

@@ -89,8 +89,8 @@ Target = tuple[str, str, int | None]
 target_of = itemgetter(3, 4, 5)
 """Returns the `Target` of a row."""
 
-id_of, topic_of = itemgetter(1), itemgetter(4)
-"""Return the id and the topic of a row."""
+id_of, topic_of, service_and_start = itemgetter(1), itemgetter(4), itemgetter(3, 2)
+"""Return the id of a row, its topic, and its service with the start of its transaction."""
 
 
 def transactions_of(rows: Iterable[Row]) -> Counter[Which]:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from typing import Any, LiteralString, cast
 
 import psycopg
-from psycopg.types.numeric import Int8BinaryLoader
 
 from outbox._failpoints import failpoint
 from outbox._postgres.ddl import missing_rights, written
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.number_arrays import Xids, listed, register
 from outbox._postgres.source_statements import PROGRESS
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Progress
@@ -19,7 +19,7 @@ from outbox._service.exit_codes import UnsafeError
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
-from relay.table.named_rows import Xids, columns, listed, register
+from relay.table.named_rows import columns
 from relay.table.owned_table import HALTED, OwnedTable, Window, is_id, refusals
 from relay.table.read_cursor import ReadCursor
 from relay.table.row_telemetry import Figures
@@ -146,9 +146,6 @@ _FIGURES: LiteralString = (
     " (SELECT count(*) FROM (SELECT FROM {discarded} LIMIT 10000) AS found)"
 )
 
-_AS_NUMBERS = ("xid8", "timestamptz")
-"""Types that the driver returns as Postgres has them: a number, and microseconds since 2000."""
-
 
 class SourceTable(OwnedTable):
     """A message table, as its owner uses it."""
@@ -207,8 +204,6 @@ class SourceTable(OwnedTable):
         parameters = {"rows": rows, "bytes": size, **place._asdict(), "open": f"{{{','.join(place.open)}}}"}
         parameters |= {"newest": max(self._highest, self._cursor.highest), "ids_file": self._ids_file}
         cursor = self._connection.cursor(binary=True)
-        for type_ in _AS_NUMBERS:
-            cursor.adapters.register_loader(type_, Int8BinaryLoader)
         try:
             with self._explained():
                 (about, *found) = cursor.execute(self._window, parameters, prepare=True).fetchall()

@@ -34,7 +34,7 @@ from relay.table import row_telemetry as report
 from relay.table.admission import Admission, Admitted
 from relay.table.kafka_progress import KafkaProgress
 from relay.table.owned_table import IDLE_SECONDS, OwnedTable, Window, was_delivered
-from relay.table.rows import Row, id_of, local_of, records, size_of, topic_of, transactions_of, whole
+from relay.table.rows import EPOCH_US, Row, id_of, records, service_and_start, size_of, topic_of, transactions_of, whole
 
 IDLE_MIN_SECONDS = 0.001
 IDLE_MAX_SECONDS = 0.05
@@ -251,8 +251,7 @@ class TableSource:
         written = records(rows, messages, self._table.origin)
         self._sending.send(sent, partial(self._commit, written, self._progress, named), self._window_at)
         metrics.TRANSACTIONS.labels("delivered").inc(len(messages))
-        delivered = ((of[2], local_of(of)[1] // 1_000, count) for of, count in messages.items())
-        became_visible(delivered, self._clock.now(_ms()))
+        became_visible(map(service_and_start, rows), self._clock.now(_ms()) * 1_000 - EPOCH_US)
         failpoint("relay.table_delivered")
 
     def _commit(self, written: Iterable[Record], progress: Progress, named: Ready = at_once) -> None:

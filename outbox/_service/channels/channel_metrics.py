@@ -3,8 +3,7 @@
 They are used as if they had no such label: `labels()` and `remove()` take the other labels.
 """
 
-from bisect import bisect_left
-from collections import defaultdict
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, Self, TypeVar
@@ -50,14 +49,16 @@ class ChannelGauge(_OfChannel, Gauge):
 class ChannelHistogram(_OfChannel, Histogram):
     """A histogram with a series for each channel."""
 
-    def observe_each(self, amounts: Mapping[float, int]) -> None:
-        """Observe amounts so many times each, with one step for each bucket."""
-        self._sum.inc(sum(amount * times for amount, times in amounts.items()))
-        buckets = defaultdict[int, int](int)
-        for amount, times in amounts.items():
-            buckets[bisect_left(self._upper_bounds, amount)] += times
-        for bucket, times in buckets.items():
-            self._buckets[bucket].inc(times)
+    def observe_since(self, times: Iterable[int], now: int) -> None:
+        """Observe the seconds since some times (µs), with one step for each bucket; what is to come counts as now."""
+        ordered = sorted(times)
+        past = bisect_right(ordered, now)
+        self._sum.inc((past * now - sum(ordered[:past])) / 1_000_000)
+        newer = len(ordered)
+        for bucket, bound in zip(self._buckets, self._upper_bounds, strict=True):
+            older = bisect_left(ordered, now - bound * 1_000_000)
+            bucket.inc(newer - older)
+            newer = older
 
 
 class MetricTable:

@@ -48,9 +48,9 @@ def report_batch(batch: Batch, partition: int) -> None:
             ends = {"first": offsets[0], "last": offsets[-1]}
             log.debug("Transaction delivered", transaction=id_, partition=partition, **ends)
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
-    visible = Counter((half.control.service, marker.append_time) for half, marker in batch.plain if half.control)
-    visible.update((found.service, found.decided_at) for found in delivered for _ in found.counted())
-    became_visible(((*since, count) for since, count in visible.items()), time.time_ns() // 1_000_000)
+    visible = [(half.control.service, marker.append_time) for half, marker in batch.plain if half.control]
+    visible += [(found.service, found.decided_at) for found in delivered for _ in found.counted()]
+    became_visible(((service, ms * 1_000) for service, ms in visible), time.time_ns() // 1_000)
     metrics.TRANSACTIONS.labels("delivered").inc(len(batch.plain) + len(delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))

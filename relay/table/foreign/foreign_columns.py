@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import LiteralString
 
+from outbox._postgres.foreign_catalog import TableFacts
 from outbox._rules.foreign_layout import Layout
 from outbox.errors import ConfigurationError
 
@@ -78,26 +78,6 @@ def text_forms(table: str, layout: Layout, facts: TableFacts) -> dict[str, Liter
             )
         forms[column] = _DEBEZIUM[type_]
     return forms
-
-
-@dataclass(frozen=True, slots=True)
-class TableFacts:
-    """What the catalog has of a table.
-
-    Args:
-        types: Names of the types of its columns, domains resolved.
-        unique: Columns that have a unique index of their own and are not null.
-        indexed: Columns that an index begins with, each with its predicate, empty without one.
-        precisions: What `atttypmod` has of its columns.
-        enums: Columns whose type is an enum.
-    """
-
-    types: Mapping[str, str]
-    unique: frozenset[str] = frozenset()
-    indexed: frozenset[tuple[str, str]] = frozenset()
-    encoding: str = "UTF8"
-    precisions: Mapping[str, int] = field(default_factory=dict)
-    enums: frozenset[str] = frozenset()
 
 
 def check_fits(table: str, layout: Layout, facts: TableFacts, mark: str) -> TableFacts:

@@ -250,13 +250,9 @@ def _size(
     read = {column for role in ("key", "value", "headers") if (column := layout.column(role))}
     read |= {column for column, _ in layout.placed}
     lengths = [_length(column, types, forms) for column in sorted(read)]
-    if whole:
-        lengths += [_length(column, types, forms) for column in sorted(set(types) - read) if types[column] in _STRINGS]
-        lengths += [
-            sql.SQL("coalesce(pg_column_size({})::bigint, 0)").format(_column(column))
-            for column in sorted(set(types) - read)
-            if types[column] not in _STRINGS
-        ]
+    for column in sorted(set(types) - read) if whole else ():
+        length = "octet_length" if types[column] in _STRINGS else "pg_column_size"
+        lengths.append(sql.SQL("coalesce({}({})::bigint, 0)").format(sql.SQL(length), _column(column)))
     return sql.SQL("({} + 300)").format(sql.SQL(" + ").join(lengths))
 
 

@@ -9,12 +9,13 @@ import structlog
 from psycopg import sql
 
 from outbox._failpoints import failpoint
+from outbox._postgres.foreign_catalog import TableFacts, facts_of, has_cache
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.source_progress import Progress
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import FOREIGN_ORIGIN
-from relay.table.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index, text_forms
+from relay.table.foreign.foreign_columns import ID_ARRAYS, check_fits, has_index, text_forms
 from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
 from relay.table.owned_table import OwnedTable, Window, is_id, refusals
@@ -32,28 +33,11 @@ _LOCK: LiteralString = (  # of the foreign table itself; NULL: it does not exist
     " CAST(CAST(to_regclass(%s) AS oid)::bigint - 2147483648 AS integer)), true)"
 )
 
-_OID: LiteralString = "SELECT CAST(to_regclass(%s) AS oid)"
-_TYPES: LiteralString = (  # of a domain the type that it is made of, however many domains are between
-    "WITH RECURSIVE found AS (SELECT attname, atttypid AS type, atttypmod AS mod FROM pg_attribute"
-    " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
-    " UNION ALL SELECT attname, typbasetype, typtypmod FROM found JOIN pg_type t ON t.oid = type WHERE typtype = 'd')"
-    " SELECT attname, typname, mod, typtype = 'e' FROM found JOIN pg_type t ON t.oid = type WHERE typtype <> 'd'"
-)
 _KEEP_LEFT: LiteralString = (
     "INSERT INTO {discarded} (row_id, reason, detail) SELECT given, 'LEFT_IN_TABLE', CAST(%s AS text)"
     " FROM unnest(CAST(%s AS text[])) AS left_rows (given) WHERE NOT EXISTS"
     " (SELECT FROM {discarded} WHERE row_id = given AND reason = 'LEFT_IN_TABLE')"
 )
-_CACHE: LiteralString = (
-    "SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence(%s, %s)) AND seqcache > 1"
-)
-_INDEXES: LiteralString = (
-    "SELECT a.attname, i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnotnull,"
-    " coalesce(pg_get_expr(i.indpred, i.indrelid), '') FROM pg_index i"
-    " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
-    " WHERE i.indrelid = %s AND i.indisvalid"
-)
-
 log = structlog.get_logger()
 
 
@@ -67,8 +51,8 @@ class ForeignTable(OwnedTable):
         super().__init__(name, settings.table_names(), connection, self._source.places)
         self._layout = settings.foreign_layout()
         self._mark = settings.mark_column if settings.after == "mark" else ""
-        self._statements: ForeignStatements | None = None
-        self._reader: RowReader | None = None
+        self._statements: ForeignStatements  # as long as the progress is not read, there are none, and no reader
+        self._reader: RowReader
         self._examined: TableFacts | None = None
         self._ids = "text[]"  # the type of an array of them
         self._left: list[str] = []  # ids of rows that stay: they are too large to be read, or of such a transaction
@@ -81,11 +65,7 @@ class ForeignTable(OwnedTable):
 
     def try_own(self) -> bool:
         """See `OwnedTable`. The owner also has the lock of the foreign table itself (R59)."""
-        return super().try_own() and self._connection.execute(_LOCK, (self._quoted(),)).fetchone() == (True,)
-
-    def _quoted(self) -> str:
-        name = self._source.table
-        return f'"{name.schema}"."{name.table}"'
+        return super().try_own() and self._connection.execute(_LOCK, (self._source.full_name,)).fetchone() == (True,)
 
     def _right(self) -> str:
         return self._source.relay_right(self._connection.info.user, self._mark)
@@ -93,7 +73,7 @@ class ForeignTable(OwnedTable):
     def verify(self) -> None:
         """See `OwnedTable`. A table whose columns or indexes were altered is taken over again, and examined then."""
         super().verify()
-        if self._examined and self._examined != self._facts():
+        if self._examined and self._examined != facts_of(self._connection, self._source.full_name):
             raise ConfigurationError(f"Table {self._source.full_name} was altered. It is examined again.")
 
     def progress(self) -> Progress:
@@ -118,10 +98,10 @@ class ForeignTable(OwnedTable):
 
     def _check(self) -> TableFacts:
         name = self._source.full_name
-        facts = check_fits(name, self._layout, self._facts(), self._mark)
+        facts = check_fits(name, self._layout, facts_of(self._connection, self._source.full_name), self._mark)
         if not has_index(self._layout, facts, self._mark):
             log.warning("Foreign table has no index for its order", source=self.name, create=self._index(facts))
-        if self._connection.execute(_CACHE, (self._quoted(), self._layout.order)).fetchone() is not None:
+        if has_cache(self._connection, self._source.full_name, self._layout.order):
             log.warning(
                 "Foreign table has no order: its sequence has a cache", source=self.name, column=self._layout.order
             )
@@ -137,31 +117,18 @@ class ForeignTable(OwnedTable):
             return made
         return f"{made} WHERE {waiting_rows(sql.Identifier(self._mark), facts.types[self._mark]).as_string()}"
 
-    def _facts(self) -> TableFacts:
-        execute = self._connection.execute
-        (oid,) = execute(_OID, (self._quoted(),)).fetchone() or (None,)
-        columns = execute(_TYPES, (oid,)).fetchall()
-        types = {name: type_ for name, type_, _, _ in columns}
-        indexes = execute(_INDEXES, (oid,)).fetchall()
-        unique = frozenset(column for column, is_unique, _ in indexes if is_unique)
-        indexed = frozenset((column, rows) for column, _, rows in indexes)
-        encoding = self._connection.info.parameter_status("server_encoding") or "UTF8"
-        precisions = {name: precision for name, _, precision, _ in columns}
-        enums = frozenset(name for name, _, _, is_enum in columns if is_enum)
-        return TableFacts(types, unique, indexed, encoding, precisions, enums)
-
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
         cursor = self._connection.cursor(binary=True)
         parameters = {"rows": rows, "bytes": size, "skip": _array([*skip, *self._left])}
         with self._explained():
             # Planned for the ids at hand: the plan of a prepared statement takes minutes where 100,000 rows wait.
-            rows_read = cursor.execute(self._ready().window, parameters, prepare=False)
+            rows_read = cursor.execute(self._statements.window, parameters, prepare=False)
         read = [ForeignRow(*row) for row in rows_read]
         failpoint("relay.table_read")
         found, left = deliverable(read, self._left_writers)
         if left:
             self._leave(left)
-        if not found or self._reader is None:
+        if not found:
             return Window((), frozenset(), 0)
         made = [*self._reader.rows(found)]
         beyond = frozenset(local_of(which(row)) for row, read in zip(made, found, strict=True) if read.is_beyond)
@@ -179,24 +146,20 @@ class ForeignTable(OwnedTable):
 
     def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
         possible = _array(id_ for id_ in ids if is_id(id_, self._ids))
-        rows = self._connection.execute(self._ready().there, {"ids": possible})
-        return {id_: {self._reader.message(id_)} for (id_,) in rows} if self._reader else {}
+        rows = self._connection.execute(self._statements.there, {"ids": possible})
+        return {id_: {self._reader.message(id_)} for (id_,) in rows}
 
     def move(self, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Refused = ()) -> Progress:
         """See `OwnedTable`. It deletes or marks what was delivered."""
         del ready  # an id identifies a foreign row
-        return self._take(self._ready().move, before, after, {"ids": _array(after.ids)} | refusals(refused, _array))
-
-    def _purge(self) -> bool:
-        """Return False: a foreign table has no evidence."""
-        return False
+        return self._take(self._statements.move, before, after, {"ids": _array(after.ids)} | refusals(refused, _array))
 
     def _figures(self) -> Figures:
         """See `OwnedTable`. Rows are counted up to 100,000.
 
         Without a time in the order column, the age is the time for which the first row has been the first one.
         """
-        found = self._connection.execute(self._ready().figures, {}).fetchone()  # names have %%
+        found = self._connection.execute(self._statements.figures, {}).fetchone()  # names have %%
         first, age, count, discarded = found or (None, None, 0, 0)
         if first is None:
             self._first = ""
@@ -204,11 +167,6 @@ class ForeignTable(OwnedTable):
         if first != self._first:
             self._first, self._first_at = first, time.monotonic()
         return max(float(age or 0), time.monotonic() - self._first_at), int(count), int(discarded)
-
-    def _ready(self) -> ForeignStatements:
-        if self._statements is None:
-            raise RuntimeError("the progress is read first")
-        return self._statements
 
 
 def _array(ids: Iterable[object]) -> str:

@@ -29,16 +29,16 @@ def _measured(service: str) -> dict[str, float]:
 
 
 def test_what_is_observed_at_once_is_what_is_observed_one_by_one() -> None:
-    amounts = {0.0: 3, 0.005: 2, 0.0051: 1, 1.0: 7, 1_800.0: 1, 9_999.0: 2}
+    amounts = {0: 3, 5_000: 2, 5_001: 1, 1_000_000: 7, 1_800_000_000: 1, 9_999_000_000: 2}
     registry = CollectorRegistry()
     bulk, single = (
         ChannelHistogram(name, "One.", [CHANNEL], registry=registry, buckets=metrics._DELIVERY_SECONDS)
         for name in ("bulk", "single")
     )
-    bulk.labels().observe_each(amounts)
+    bulk.labels().observe_since([7 - amount for amount, times in amounts.items() for _ in range(times)], 7)
     for amount, times in amounts.items():
         for _ in range(times):
-            single.labels().observe(amount)
+            single.labels().observe(amount / 1_000_000)
     shown = [
         [sample.value for sample in metric.samples if not sample.name.endswith("_created")]
         for metric in registry.collect()
@@ -47,7 +47,8 @@ def test_what_is_observed_at_once_is_what_is_observed_one_by_one() -> None:
 
 
 def test_each_message_counts_in_its_service() -> None:
-    telemetry.became_visible([("shop", 1_000, 2), ("stock", 900, 1), ("shop", 1_950, 3), ("shop", 1_000, 1)], 2_000)
+    since = [("shop", 1_000_000), ("stock", 900_000), ("shop", 1_950_000)]
+    telemetry.became_visible([*since, *since[::2], *since[::2]], 2_000_000)
     shop, stock = _measured("shop"), _measured("stock")
     assert (shop["0.025"], shop["0.05"], shop["0.5"], shop["1.0"], shop["count"]) == (0, 3, 3, 6, 6)
     assert shop["sum"] == pytest.approx(3 * 1.0 + 3 * 0.05)
@@ -55,13 +56,13 @@ def test_each_message_counts_in_its_service() -> None:
 
 
 def test_a_clock_that_is_slow_gives_no_negative_time() -> None:
-    telemetry.became_visible([("shop", 3_000, 1)], 2_000)
+    telemetry.became_visible([("shop", 3_000)], 2_000)
     assert (_measured("shop")["sum"], _measured("shop")["0.005"]) == (0, 1)
 
 
 def test_services_beyond_the_first_hundred_share_one_label() -> None:
-    telemetry.became_visible([(f"g{number}", 0, 1) for number in range(telemetry.MEASURED_SERVICES + 5)], 10)
-    telemetry.became_visible([("g1", 0, 1), ("late", 0, 1)], 10)
+    telemetry.became_visible([(f"g{number}", 0) for number in range(telemetry.MEASURED_SERVICES + 5)], 10)
+    telemetry.became_visible([("g1", 0), ("late", 0)], 10)
     assert _measured("g1")["count"] == 2
     assert _measured("late") == {}
     assert _measured(telemetry.OTHERS)["count"] == 6

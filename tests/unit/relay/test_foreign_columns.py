@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from outbox._postgres.foreign_catalog import TableFacts
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.foreign_layout import Layout, QualifiedName, make_layout
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
-from relay.table.foreign.foreign_columns import TableFacts, check_fits, has_index, text_forms
+from relay.table.foreign.foreign_columns import check_fits, has_index, text_forms
 from relay.table.foreign.foreign_statements import make_statements
 
 COLUMNS = {"id": "id", "order": "at", "value": "body", "partition": "shard", "timestamp": "at"}

@@ -32,7 +32,8 @@ def rows(report: Path, number: int) -> Iterator[str]:
     for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
         outcome = "failed" if case.find("failure") is not None or case.find("error") is not None else "passed"
         figures = "; ".join(f"{found.get('name')}: {found.get('value')}" for found in case.iter("property"))
-        yield f"| {number} | {case.get('name')} | {outcome} | {float(case.get('time') or 0):.0f} | {figures} |"
+        test = f"{str(case.get('classname')).rpartition('.')[2]}::{case.get('name')}"
+        yield f"| {number} | {test} | {outcome} | {float(case.get('time') or 0):.0f} | {figures} |"
 
 
 def run(tests: Sequence[str], number: int) -> list[str]:

@@ -1,7 +1,7 @@
 """`python -m tests.torture.document`: makes docs/torture.md from the reports that are kept.
 
 `--keep` keeps a report first: build/torture/report.json, the pauses of `make rolling` (build/rolling.txt), or the table
-of `tests.repeat` (a .md file); of the latter two, the figures of each run. No figure is typed by hand.
+of `tests.repeat` (a .md file), of which each file of tests replaces what was kept of it. No figure is typed by hand.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.torture.outage import OutageResult
 
 FOLDER = Path(__file__).parent / "results"
 
-ROLLING, SHORT_TOPIC = "rolling.json", "short-topic.json"
+ROLLING, REPEATED = "rolling.json", "repeated.json"
 _TEMPLATE = Path(__file__).with_name("document.md.j2")
 
 Repeated = Mapping[str, Any]
@@ -31,7 +31,9 @@ _RULE = "With 95 % confidence less than 3/n (rule of three, for independent tria
 
 
 def document(
-    reports: Iterable[Mapping[str, Any]], restarts: Repeated | None = None, short: Repeated | None = None
+    reports: Iterable[Mapping[str, Any]],
+    restarts: Repeated | None = None,
+    repeated: Mapping[str, Repeated] | None = None,
 ) -> str:
     """Return the document about these reports: runs side by side, then outages and what was repeated."""
     kept = list(reports)
@@ -46,8 +48,8 @@ def document(
         "spread": _spread,
         "number": "{:,}".format,
     }
-    repeated = {"restarts": restarts, "short_topic": short}
-    text = environment.from_string(_TEMPLATE.read_text()).render(runs=runs, outages=outages, **repeated)
+    again = {"restarts": restarts, "repeated": repeated}
+    text = environment.from_string(_TEMPLATE.read_text()).render(runs=runs, outages=outages, **again)
     return text.strip() + "\n"
 
 
@@ -138,13 +140,21 @@ def restarts_of(pauses: str) -> Repeated:
     return {"runs": str(len(runs)), "figures": dict(worst)}
 
 
-def repeated_of(table: str) -> Repeated:
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-    for figure in chain.from_iterable(row[4].split("; ") for row in rows if row[2] == "passed"):
-        name, value = figure.rsplit(": ", 1)
-        found[name].append(float(value))
-    return {"runs": f"{sum(row[2] == 'passed' for row in rows)} of {len(rows)}", "figures": dict(found)}
+def repeated_of(table: str) -> dict[str, Repeated]:
+    """Return for each file of tests how many of its tests passed, and what these measured."""
+    passed, found = defaultdict[str, list[bool]](list), defaultdict[str, defaultdict[str, list[float]]](_lists)
+    for line in table.splitlines()[2:]:
+        _, test, outcome, seconds, measured = (cell.strip() for cell in line.strip().strip("|").split("|"))
+        file = test.partition("::")[0]
+        passed[file].append(outcome == "passed")
+        figures = [f"duration, seconds: {seconds}", *filter(None, measured.split("; "))]
+        for name, value in (figure.rsplit(": ", 1) for figure in figures if outcome == "passed"):
+            found[file][name].append(float(value))
+    return {file: {"runs": f"{sum(of)} of {len(of)}", "figures": found[file]} for file, of in passed.items()}
+
+
+def _lists() -> defaultdict[str, list[float]]:
+    return defaultdict(list)
 
 
 def _spread(figures: Mapping[str, Sequence[float]], form: str) -> list[tuple[str, str]]:
@@ -164,7 +174,8 @@ def keep(report: Path, folder: Path) -> Path:
     if report.suffix == ".txt":
         content, name = restarts_of(text), ROLLING
     elif report.suffix == ".md":
-        content, name = repeated_of(text), SHORT_TOPIC
+        name, former = REPEATED, folder / REPEATED
+        content = (json.loads(former.read_text()) if former.exists() else {}) | repeated_of(text)
     else:
         content = json.loads(_PLACE.sub("", text))
         date = content.get("environment", content)["date"][:10]
@@ -186,8 +197,8 @@ def main(results: Folder = FOLDER, path: Document = Path("docs/torture.md"), rep
     if report is not None:
         keep(report, results)
     kept = {file.name: json.loads(file.read_text()) for file in sorted(results.glob("*.json"))}
-    repeated = (kept.pop(name, None) for name in (ROLLING, SHORT_TOPIC))
-    path.write_text(document(kept.values(), *repeated))
+    again = (kept.pop(name, None) for name in (ROLLING, REPEATED))
+    path.write_text(document(kept.values(), *again))
 
 
 if __name__ == "__main__":

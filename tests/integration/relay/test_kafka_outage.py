@@ -82,7 +82,7 @@ def test_half_partition_behind_an_open_transaction_is_stalled(site: Site) -> Non
         wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
         wait_until(lambda: get(port, "/readyz")[0] == 503, timeout=STALLED_SECONDS + 40, explain=site.logs)
         assert "partition 0 has records to settle and has not moved for" in get(port, "/readyz")[1]
-        assert metric(port, STALLED, partition="0") > STALLED_SECONDS
+        wait_until(lambda: metric(port, STALLED, partition="0") > STALLED_SECONDS, explain=site.logs)
         assert metric(port, STALLED, partition="1") == 0
     wait_until(lambda: values(site) == ["behind it"], timeout=30, explain=site.logs)
     wait_until(lambda: get(port, "/readyz")[0] == 200, timeout=30, explain=site.logs)

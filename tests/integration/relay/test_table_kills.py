@@ -2,7 +2,7 @@
 
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -49,7 +49,9 @@ def _relay(proof: RowProof, failpoint: str = "") -> Service:
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-def test_relay_killed_fifty_times_in_100_000_rows(proof: RowProof, seed: int) -> None:
+def test_relay_killed_fifty_times_in_100_000_rows(
+    proof: RowProof, seed: int, record_property: Callable[[str, object], None]
+) -> None:
     """Nothing is lost, doubled or out of order, and at each stable moment only whole transactions are visible."""
     chance = random.Random(seed)
     deaths = _deaths(chance)
@@ -68,3 +70,5 @@ def test_relay_killed_fifty_times_in_100_000_rows(proof: RowProof, seed: int) ->
     proof.wait_empty()
     assert proof.violations() == []
     assert proof.written >= ROWS
+    record_property("rows", proof.written)
+    record_property("kills", len(deaths))

@@ -126,7 +126,9 @@ def proof(site: Site, seed: int) -> Iterator[RowProof]:
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-def test_two_relays_that_fight_for_a_source_deliver_once(proof: RowProof, seed: int) -> None:
+def test_two_relays_that_fight_for_a_source_deliver_once(
+    proof: RowProof, seed: int, record_property: Callable[[str, object], None]
+) -> None:
     """Nothing is lost, doubled or out of order, and no transaction is visible in part."""
     chance = random.Random(seed)
     fight = _Fight(proof, chance)
@@ -141,4 +143,6 @@ def test_two_relays_that_fight_for_a_source_deliver_once(proof: RowProof, seed: 
     assert proof.written >= ROWS
     assert len(fight.take_overs()) >= CUTS + FREEZES + 2 * len(table_failpoints())
     assert len(set(fight.take_overs())) > 2
+    record_property("rows", proof.written)
+    record_property("take-overs", len(fight.take_overs()))
     assert not [line for relay in proof.site.services for line in _lines(relay, HALTED)]

@@ -101,10 +101,11 @@ table source shop: longest pause 3.1 s
 """
 REPEATED = """| run | test | outcome | seconds | measured |
 |---|---|---|---|---|
-| 1 | test_a | passed | 50 | healthy topic, seconds: 3.5 |
-| 1 | test_b | passed | 60 | healthy topic, messages: 4; short topic, seconds: 2.5 |
-| 2 | test_a | failed | 61 |  |
-| 2 | test_b | passed | 61 | healthy topic, messages: 6; short topic, seconds: 0.5 |
+| 1 | test_x::test_a | passed | 50 | healthy topic, seconds: 3.5 |
+| 1 | test_x::test_b | passed | 60 | healthy topic, messages: 4; short topic, seconds: 2.5 |
+| 2 | test_x::test_a | failed | 61 |  |
+| 2 | test_x::test_b | passed | 61 | healthy topic, messages: 6; short topic, seconds: 0.5 |
+| 1 | test_y::test_c | passed | 7 |  |
 """
 
 
@@ -115,5 +116,6 @@ def test_what_was_repeated_stands_with_its_worst_figures() -> None:
     assert "| slowest message | 6.5 | 6.5 | 6.5 |" in text
     assert "| Kafka's own time, longest of the steps | 13.1 | 13.1 | 13.1 |" in text
     assert "| longest pause of an owner | 3.1 | 3.1 | 3.1 |" in text
-    assert "| healthy topic, messages | 3 of 4 | 4.0 | 5.0 | 6.0 |" in text
-    assert "| healthy topic, seconds | 3 of 4 | 3.5 | 3.5 | 3.5 |" in text
+    assert "| test_x | 3 of 4 | healthy topic, messages | 4.0 | 5.0 | 6.0 |" in text
+    assert "| test_x | 3 of 4 | healthy topic, seconds | 3.5 | 3.5 | 3.5 |" in text
+    assert "| test_y | 1 of 1 | duration, seconds | 7.0 | 7.0 | 7.0 |" in text

@@ -49,6 +49,11 @@ class Repeats:
             return passed
 
 
+def is_first_wait(facility: str, text: str, since: float) -> bool:
+    """Return whether a client, which is there since then, waits for its coordinator: a new cluster has none yet."""
+    return facility == "GETPID" and text.endswith("retrying") and time.monotonic() < since + EACH_SECONDS
+
+
 class ClientLog:
     """Takes librdkafka's lines in place of a `logging.Logger`; clients and threads share it.
 
@@ -60,16 +65,12 @@ class ClientLog:
         self._repeats = Repeats()
         self._since: dict[str, float] = {}  # s, monotonic, by client: its first wait for a coordinator
 
-    def _is_young(self, client: str) -> bool:
-        now = time.monotonic()
-        return now < self._since.setdefault(client, now) + EACH_SECONDS
-
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
         """Log a line, unless one of its kind was logged a moment ago. Called by confluent-kafka."""
-        if facility == "CONFWARN":  # a property of another kind of client, given for all of them
+        since = self._since.setdefault(client, time.monotonic()) if facility == "GETPID" else 0.0
+        # CONFWARN: a property of another kind of client, given for all of them
+        if facility == "CONFWARN" or is_first_wait(facility, text, since):
             level = logging.DEBUG
-        if facility == "GETPID" and text.endswith("retrying") and self._is_young(client):
-            level = logging.DEBUG  # a new cluster has no coordinator yet
         passed = self._repeats.passed(facility, text)
         if passed is not None:
             more = f" ({passed} more lines like it since the last one)" if passed else ""

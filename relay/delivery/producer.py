@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties
-from outbox._kafka.client_log import Repeats
+from outbox._kafka.client_log import Repeats, is_first_wait
 from outbox._kafka.produce import produce
 from outbox.protocol.record import Record
 from relay.delivery.call_watch import calling
@@ -116,6 +116,7 @@ class ClientLog:
         self.coordinator: tuple[int, int] | None = None
         """Port and socket of the newest connection to the transaction coordinator."""
         self._least = logging.DEBUG if debug else logging.INFO
+        self._since = time.monotonic()
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
         """Take a log line; called by confluent-kafka while the producer is polled."""
@@ -131,7 +132,8 @@ class ClientLog:
         if passed is None:
             return
         say = log.warning if level >= logging.WARNING else log.info
-        if facility == "CONFWARN":  # a property of the consumer, given for all clients
+        # CONFWARN: a property of the consumer, given for all clients
+        if facility == "CONFWARN" or is_first_wait(facility, text, self._since):
             say = log.debug
         more = {"more_like_it": passed} if passed else {}
         say("Producer error", client=client, facility=facility, text=text, **more)

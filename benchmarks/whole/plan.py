@@ -20,7 +20,7 @@ class Mode(enum.StrEnum):
 
 BUDGET_SECONDS: Mapping[Mode, float] = {
     Mode.QUICK: 5 * MINUTE,
-    Mode.ORDINARY: 40 * MINUTE,
+    Mode.ORDINARY: 60 * MINUTE,
     Mode.FULL: 24 * 60 * MINUTE,
 }
 """A step that would begin later is left out; one that runs then is ended."""
@@ -214,5 +214,5 @@ _FULL = [
     ),
 ]
 
-# Ordinary runs have 40 minutes, so steps run a little shorter than in a full run.
+# Ordinary runs have an hour, so steps run a little shorter than in a full run.
 _STEPS = {Mode.QUICK: _QUICK, Mode.ORDINARY: _ORDINARY, Mode.FULL: _FULL}

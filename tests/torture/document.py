@@ -9,7 +9,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from sqlalchemy import Engine
 
 from checker.upkeep.delivery_progress import DeliveryReader
 from outbox import HalfOutbox
@@ -77,3 +78,9 @@ def shop(servers: Servers) -> Iterator[Shop]:
         made.checker()
         with Shop(made) as application:
             yield application
+
+
+@pytest.fixture
+def engine(shop: Shop) -> Engine:
+    """An engine with one connection: whoever comes next gets the same."""
+    return shop.site.engine(pool_size=1, max_overflow=0)

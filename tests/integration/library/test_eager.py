@@ -170,10 +170,9 @@ def test_a_rolled_back_savepoint_of_an_application_that_dies_after_commit(shop: 
     assert shop.has(number)
 
 
-def test_a_savepoint_of_the_users_own_that_frees_the_lock_meets_the_fence(shop: Shop) -> None:
+def test_a_savepoint_of_the_users_own_that_frees_the_lock_meets_the_fence(shop: Shop, engine: Engine) -> None:
     """A SAVEPOINT in raw SQL is not the library's to see; rolled back, it takes the lock with it."""
     topic, number = shop.topic(), shop.number()
-    engine = shop.site.engine(pool_size=1, max_overflow=0)
     with Session(engine) as session:
         shop.insert(session, number)
         session.execute(text("SAVEPOINT own"))
@@ -217,8 +216,7 @@ def _idle_timeout(session: Session) -> str:
 @pytest.mark.parametrize(
     ("own", "expected"), [("0", "5min"), ("1h", "5min"), ("5min", "5min"), ("2s", "2s"), ("1500", "1500ms")]
 )
-def test_a_transaction_may_not_be_idle_for_ever(shop: Shop, own: str, expected: str) -> None:
-    engine = shop.site.engine(pool_size=1, max_overflow=0)
+def test_a_transaction_may_not_be_idle_for_ever(shop: Shop, engine: Engine, own: str, expected: str) -> None:
     with Session(engine) as session:
         session.execute(text(f"SET SESSION idle_in_transaction_session_timeout = '{own}'"))
         before = _idle_timeout(session)
@@ -237,9 +235,8 @@ def test_a_transaction_that_is_not_eager_has_no_lease(shop: Shop) -> None:
         assert _idle_timeout(session) == "0"
 
 
-def test_postgres_ends_an_eager_transaction_that_is_idle(shop: Shop) -> None:
+def test_postgres_ends_an_eager_transaction_that_is_idle(shop: Shop, engine: Engine) -> None:
     topic, number = shop.topic(), shop.number()
-    engine = shop.site.engine(pool_size=1, max_overflow=0)
     with shop.site.half_outbox(eager=True, eager_idle_timeout_seconds=0.5) as outbox, Session(engine) as session:
         shop.insert(session, number)
         receipt = outbox.publish(session, _message(shop, topic, "never"))
@@ -255,10 +252,9 @@ def test_postgres_ends_an_eager_transaction_that_is_idle(shop: Shop) -> None:
 
 
 def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, number = shop.topic(), shop.number()
-    engine = shop.site.engine(pool_size=1, max_overflow=0)
     with shop.site.half_outbox(publish_timeout_seconds=3) as outbox, Session(engine) as session:
         shop.insert(session, number)
         receipt = outbox.publish(session, _message(shop, topic, "never"), eager=True)
@@ -276,9 +272,8 @@ def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
     assert shop.site.read(topic) == []
 
 
-def test_a_publication_that_failed_in_the_database_cannot_be_committed(shop: Shop) -> None:
+def test_a_publication_that_failed_in_the_database_cannot_be_committed(shop: Shop, engine: Engine) -> None:
     topic, number, meta = shop.topic(), shop.number(), shop.site.tables.meta
-    engine = shop.site.engine(pool_size=1, max_overflow=0)
     with Session(engine) as session, shop.site.connect() as other:
         shop.insert(session, number)
         session.execute(text("SAVEPOINT own"))

@@ -22,11 +22,6 @@ Commit = Callable[[Hook], str]
 
 
 @pytest.fixture
-def engine(shop: Shop) -> Engine:
-    return shop.site.engine(pool_size=1, max_overflow=0)
-
-
-@pytest.fixture
 def topic(shop: Shop) -> str:
     return shop.topic()
 

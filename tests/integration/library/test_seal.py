@@ -39,12 +39,6 @@ def _by_commit_and_rollback(session: Session) -> None:
 ENDINGS = [_by_commit, _by_commit_and_rollback]
 
 
-@pytest.fixture
-def engine(shop: Shop) -> Engine:
-    """An engine with one connection: whoever comes next gets the one that failed."""
-    return shop.site.engine(pool_size=1, max_overflow=0)
-
-
 def _begin(shop: Shop, engine: Engine, topic: str, number: int) -> tuple[Session, str]:
     session = Session(engine)
     shop.insert(session, number)

@@ -84,7 +84,7 @@ def test_everything_can_be_struck() -> None:
 def test_ten_thousand_messages_are_allowed_and_no_more() -> None:
     found = draft(*[Message("a")] * 10_000)
     assert str(found.positions) == "0-9999"
-    with pytest.raises(MessageRefused, match="10000"):
+    with pytest.raises(MessageRefused, match=r"10000.*Publish further ones in another one"):
         found.add([Message("a")])
     found.strike(5)
     with pytest.raises(MessageRefused, match="10000"):

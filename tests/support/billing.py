@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
@@ -44,9 +44,6 @@ class Billing:
         return [what for (what,) in self.site.sql(f"SELECT what FROM {self.schema}.invoice")]
 
     def committed(self) -> int:
-        consumer = Consumer({**self.site.kafka(), "group.id": "billing"})
-        try:
+        with closing(Consumer({**self.site.kafka(), "group.id": "billing"})) as consumer:
             places = consumer.committed([TopicPartition(self.topic, number) for number in range(3)], 20)
             return sum(max(place.offset, 0) for place in places)
-        finally:
-            consumer.close()

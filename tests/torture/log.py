@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -33,12 +33,10 @@ _SETTINGS = {
 @contextmanager
 def assigned(bootstrap_servers: str, starts: Mapping[tuple[str, int], int]) -> Iterator[Consumer]:
     """A read_committed consumer of given partitions, from given offsets."""
-    consumer = Consumer({**_SETTINGS, "bootstrap.servers": bootstrap_servers, "group.id": "torture"})
-    try:
+    settings = {**_SETTINGS, "bootstrap.servers": bootstrap_servers, "group.id": "torture"}
+    with closing(Consumer(settings)) as consumer:
         consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
         yield consumer
-    finally:
-        consumer.close()
 
 
 def read_to_end(bootstrap_servers: str, starts: Places, timeout: float = 120.0) -> tuple[list[Message], Places]:

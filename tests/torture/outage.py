@@ -165,10 +165,9 @@ class _Outage:
         return time.monotonic() - began
 
     def _discarded(self) -> set[bytes]:
-        alive: dict[bytes, bytes | None] = {}
-        for record in read_committed(self._orders.kafka(), [self._orders.channel.discard_topic]):
-            alive[record.key or b""] = record.value
-        return {key for key, value in alive.items() if value is not None}
+        records = read_committed(self._orders.kafka(), [self._orders.channel.discard_topic])
+        newest = {record.key or b"": record.value for record in records}
+        return {key for key, value in newest.items() if value is not None}
 
     def _wrong(self, committed: list[str], orphans: set[str]) -> Iterator[str]:
         for name, ids in (("orders", committed), ("bills", self._billed)):

@@ -23,11 +23,6 @@ from tests.support.settling import DAY_MS, HOUR_MS, any_topic_id, audit, commit_
 AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE_MS": "0", "OUTBOX_UPKEEP_INTERVAL_MS": "200", "OUTBOX_PURGE": "false"}
 
 
-@pytest.fixture
-def channel(site: Site) -> ChannelDescription:
-    return site.create("orders", partitions=2)
-
-
 def _messages(site: Site, count: int, key: str = "k") -> list[Message]:
     return [Message(site.topic("orders"), str(number), key) for number in range(count)]
 

@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,12 +102,9 @@ class Work:
         return [what for (what,) in self.site.sql(f"SELECT what FROM {self.site.name}_effect ORDER BY ctid")]
 
     def committed(self) -> int:
-        consumer = Consumer({**self.site.kafka(), "group.id": self.inbox.group})
-        try:
+        with closing(Consumer({**self.site.kafka(), "group.id": self.inbox.group})) as consumer:
             (place,) = consumer.committed([TopicPartition(self.topic, 0)], 20)
             return place.offset
-        finally:
-            consumer.close()
 
 
 def async_engine(site: Site) -> AsyncEngine:

@@ -10,34 +10,8 @@ from sqlalchemy.orm import Session
 from outbox import Message
 from outbox.protocol.op import OpSource
 from tests.support.harness import doubled, wait_until
+from tests.support.protocol_documents import JAVA_MURMUR2
 from tests.support.shop import Shop
-
-# What org.apache.kafka.common.utils.Utils.murmur2 gives for these keys, from Kafka's own UtilsTest.
-JAVA_HASHES = {
-    "21": -973932308,
-    "foobar": -790332482,
-    "a-little-bit-long-string": -985981536,
-    "a-little-bit-longer-string": -1486304829,
-    "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-    "abc": 479470107,
-}
-
-
-def test_one_transaction_publishes_several_messages_to_several_topics_together(shop: Shop) -> None:
-    first, second, number = shop.topic(), shop.topic(), shop.number()
-    with shop.session() as session:
-        shop.insert(session, number)
-        receipts = [
-            shop.publish(session, first, "a", "k"),
-            shop.publish(session, second, "b", "k"),
-            shop.publish(session, first, "c", "other"),
-        ]
-    found = shop.site.wait_visible(3, first, second)
-    assert sorted((record.message_id, record.value) for record in found) == [
-        (receipt.message_id, value) for receipt, value in zip(receipts, (b"a", b"b", b"c"), strict=True)
-    ]
-    assert len({receipt.transaction_id for receipt in receipts}) == 1
-    assert shop.has(number)
 
 
 def test_the_application_itself_says_that_it_committed(shop: Shop) -> None:
@@ -52,18 +26,10 @@ def test_the_application_itself_says_that_it_committed(shop: Shop) -> None:
 def test_a_key_chooses_the_partition_that_a_java_producer_would_choose(shop: Shop) -> None:
     topic = shop.topic()
     with shop.session() as session:
-        for key in JAVA_HASHES:
+        for key in JAVA_MURMUR2:
             shop.publish(session, topic, "v", key)
-    found = {(record.key or b"").decode(): record.partition for record in shop.records(len(JAVA_HASHES), topic)}
-    assert found == {key: (value & 0x7FFFFFFF) % 3 for key, value in JAVA_HASHES.items()}
-
-
-def test_a_named_partition_is_kept_whatever_the_key_says(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.session() as session:
-        for partition in range(3):
-            shop.outbox.publish(session, Message(shop.site.topic(topic), b"v", b"k", partition=partition))
-    assert [record.partition for record in shop.records(3, topic)] == [0, 1, 2]
+    found = {(record.key or b"").decode(): record.partition for record in shop.records(len(JAVA_MURMUR2), topic)}
+    assert found == {key: (value & 0x7FFFFFFF) % 3 for key, value in JAVA_MURMUR2.items()}
 
 
 def test_a_message_without_a_timestamp_has_the_time_at_which_its_half_was_stored(shop: Shop) -> None:

@@ -265,14 +265,6 @@ def test_who_accepts_duplicates_loses_nothing_where_an_offset_was_moved_forward(
         assert {record.value for record in site.read(topic)} == {b"0", b"1", b"2", b"3"}
 
 
-def test_a_checkpoint_of_a_topic_that_was_made_again_stops_the_relay(site: Site) -> None:
-    description = site.create(partitions=1)
-    half, _ = site.checkpoints()
-    metadata = (half.metadata or "").replace(description.half.id, str(uuid.uuid4()))
-    site.commit(TopicPartition(half.topic, 0, 0, metadata))
-    assert _stops(site, "checkpoint")
-
-
 def test_halves_that_are_gone_from_the_topic_stop_the_relay(site: Site) -> None:
     """Retention, or somebody, deleted what was not settled."""
     site.create(partitions=1)

@@ -304,10 +304,9 @@ def test_relay_delivers_only_to_topics_that_are_of_no_channel(own: Site) -> None
     own.wait_settled()
     assert [record.value for record in read_committed(own.kafka(), [free])] == [b"delivered"]
     assert read_committed(own.kafka(), [other.op_topic, other.half_topic, hidden]) == []
-    discarded = read_committed(own.kafka(), [own.channel.discard_topic])
-    manifests = [parse_manifest(record.value) for record in discarded if (record.key or b"").endswith(b"/manifest")]
-    assert {manifest.transaction_id: manifest.reason for manifest in manifests} == expected
-    details = [manifest.detail for manifest in manifests if manifest.reason is DiscardReason.NOT_AUTHORIZED]
+    manifests, _ = _discarded(own)
+    assert {id_: manifest.reason for id_, manifest in manifests.items()} == expected
+    details = [manifest.detail for manifest in manifests.values() if manifest.reason is DiscardReason.NOT_AUTHORIZED]
     assert details == [f"the relay lacks DESCRIBE on topic {own.name}-hidden.half"]
 
 

@@ -45,13 +45,8 @@ def _messages(site: Site, values: Iterable[object]) -> list[Message]:
 
 def _alive(site: Site) -> dict[bytes, bytes]:
     """What the discard topic holds, by key."""
-    found: dict[bytes, bytes] = {}
-    for record in read_committed(site.kafka(), [site.channel.discard_topic]):
-        key = record.key or b""
-        found.pop(key, None)
-        if record.value is not None:
-            found[key] = record.value
-    return found
+    newest = {record.key or b"": record.value for record in read_committed(site.kafka(), [site.channel.discard_topic])}
+    return {key: value for key, value in newest.items() if value is not None}
 
 
 def _wait_for_manifests(site: Site, count: int) -> list[Manifest]:
@@ -196,17 +191,6 @@ def test_a_half_of_the_largest_size_is_parked_and_delivered_whole(site: Site, ou
     assert (found.value, found.key, found.headers[0]) == (value, b"k", ("a", b"1"))
 
 
-def test_a_rollback_removes_a_parked_transaction(site: Site, outbox: HalfOutbox) -> None:
-    site.relay(extra=BY_AGE)
-    parked = send_halves(site, outbox, _messages(site, range(2)))
-    _wait_for_manifests(site, 2)
-    _send(outbox, OpKind.ROLLBACK, parked[:1])
-    (manifest,) = _wait_for_manifests(site, 1)
-    assert manifest.transaction_id == parked[1].transaction_id
-    assert len(_alive(site)) == 2
-    assert site.read("orders") == []
-
-
 def test_the_checker_decides_what_is_parked(site: Site, outbox: HalfOutbox) -> None:
     committed = publish_bulk(site, outbox, _messages(site, range(3)), ops=False)
     send_halves(site, outbox, _messages(site, range(3, 6)))
@@ -233,16 +217,6 @@ def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Sit
     site.send_verdict(replace(refused[0], kind=OpKind.DELIVER), OpSource.OPERATOR)
     _assert_late(site.wait_visible(1, "orders"), refused, "TOPIC_MISSING")
     wait_until(lambda: _alive(site) == {})
-
-
-def test_what_an_operator_rolls_back_is_removed(site: Site, outbox: HalfOutbox) -> None:
-    refused = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
-    site.delete_topics(site.topic("orders"))
-    site.relay(extra=QUICK)
-    _send(outbox, OpKind.COMMIT, refused)
-    _wait_for_manifests(site, 1)
-    site.send_verdict(replace(refused[0], kind=OpKind.ROLLBACK), OpSource.OPERATOR)
-    wait_until(lambda: _alive(site) == {}, explain=site.logs)
 
 
 def _send_half(site: Site, transaction_id: str, position: int) -> None:

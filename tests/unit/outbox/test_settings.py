@@ -67,21 +67,19 @@ def test_what_says_the_same_as_the_library_may_stand_there(name: str, value: obj
     assert HalfSettings("orders", kafka={**SERVERS, name: value}).kafka[name] == value
 
 
-@pytest.mark.parametrize(("name", "value"), [("acks", 1), ("acks", None), ("enable.idempotence", "false")])
-def test_what_says_something_else_may_not(name: str, value: object) -> None:
-    with pytest.raises(ConfigurationError, match=name):
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        *(("acks", 1, "acks"), ("acks", None, "acks"), ("enable.idempotence", "false", "enable.idempotence")),
+        # they would win over what the library sets: the binding lays them over the rest
+        ("default.topic.config", {"message.timeout.ms": 0}, "put its properties beside the others"),
+        ("test.mock.num.brokers", 1, "mock broker in memory"),
+        *((name, "module:f", f"'{name}' must be a function") for name in ("error_cb", "stats_cb", "throttle_cb")),
+    ],
+)
+def test_what_says_something_else_may_not(name: str, value: object, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
         HalfSettings("orders", kafka={**SERVERS, name: value})
-
-
-def test_topic_properties_under_their_old_roof_are_refused() -> None:
-    """They would win over what the library sets: the binding lays them over the rest."""
-    with pytest.raises(ConfigurationError, match="put its properties beside the others"):
-        made(default__topic__config={"message.timeout.ms": 0})
-
-
-def test_a_broker_in_memory_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="mock broker in memory"):
-        made(test__mock__num__brokers=1)
 
 
 def test_a_name_that_only_looks_like_another_is_refused() -> None:
@@ -148,12 +146,6 @@ def test_a_token_is_fetched_by_the_users_function() -> None:
     ).kafka
     admin_client(kafka)
     assert asked == ["audience=kafka"]
-
-
-@pytest.mark.parametrize("name", ["error_cb", "stats_cb", "throttle_cb"])
-def test_a_callback_that_is_no_function_is_named(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"'{name}' must be a function"):
-        made(**{name: "module:function"})
 
 
 @pytest.mark.parametrize("name", settings._FILES)

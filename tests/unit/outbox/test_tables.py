@@ -1,7 +1,5 @@
 """The DDL as text, names of roles, message ids: what needs no server."""
 
-from typing import Any
-
 import psycopg
 import pytest
 from confluent_kafka import Message
@@ -194,12 +192,6 @@ def test_what_has_no_message_id_is_refused(message: Message | str, expected: str
     session = Session(create_engine("postgresql+psycopg://nowhere.invalid/x"))
     with pytest.raises(UsageError, match=expected):
         Inbox("billing").once(session, message)
-
-
-def test_what_is_no_session_is_refused() -> None:
-    nothing: Any = object()
-    with pytest.raises(UsageError, match="object is no connection that can be used here"):
-        Inbox("billing").once(nothing, "id")
 
 
 def test_an_inbox_shows_its_service_and_table() -> None:

@@ -143,8 +143,9 @@ def test_what_is_read_again_is_passed_over() -> None:
     assert ledger.counts["op_reread"] == 1
 
 
-def test_one_ordering_key_keeps_the_order_of_first_halves() -> None:
-    ledger = new_ledger(halves=[half(0, 1, key=b"k"), half(1, 2, key=b"k"), half(2, 3, key=b"k")])
+@pytest.mark.parametrize("key", [b"k", b""])
+def test_one_ordering_key_keeps_the_order_of_first_halves(key: bytes) -> None:
+    ledger = new_ledger(halves=[half(0, 1, key=key), half(1, 2, key=key), half(2, 3, key=key)])
     ledger.read_ops([op(0, commit(3, 2)), op(1, commit(2, 1))])
     assert take(ledger) == []
     ledger.read_ops([op(2, commit(1, 0))])
@@ -167,11 +168,6 @@ def test_other_keys_other_services_and_no_key_do_not_wait() -> None:
     assert take(ledger) == [1, 2, 3, 4]
     ledger.read_ops([op(1, commit(0, 0))])
     assert take(ledger) == [0, 5]
-
-
-def test_an_empty_key_is_a_key() -> None:
-    ledger = new_ledger(halves=[half(0, 1, key=b""), half(1, 2, key=b"")], ops=[op(0, commit(2, 1))])
-    assert take(ledger) == []
 
 
 def test_straggler_is_ordered_behind_its_transaction() -> None:

@@ -84,22 +84,6 @@ def test_the_clock_never_goes_backwards_and_never_lags_behind_an_append(steps: l
         assert last >= append_time
 
 
-def test_nobody_is_asked_before_the_due_time() -> None:
-    found = overdue(pending(1, 7_000))
-    assert found.next_due() == 7_000
-    assert not found.take(6_999)
-    assert [transaction.id for transaction in found.take(7_000)] == [transaction_id(1)]
-
-
-def test_nobody_is_asked_before_the_op_partition_was_read_past_the_due_time() -> None:
-    found = overdue(pending(1, 7_000), ops_read_until=6_999)
-    assert not found.take(60_000)
-    assert found.needs_op_end(60_000)
-    found.ops_read_until(7_000)
-    assert not found.needs_op_end(60_000)
-    assert len(found.take(60_000)) == 1
-
-
 def test_what_was_read_once_stays_read() -> None:
     found = overdue(pending(1, 7_000), ops_read_until=7_000)
     found.ops_read_until(10)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from outbox.protocol.names import Channel, Place
 from spark_jobs.auditing.window import Inputs, Window
 from spark_jobs.runtime.errors import SourceError
-from spark_jobs.runtime.kafka_offsets import KafkaOffsets, KeptTopic, Topic
+from spark_jobs.runtime.kafka_offsets import KafkaOffsets, Topic
 from spark_jobs.runtime.spans import Checkpoint, Span
 
 
@@ -51,9 +51,9 @@ class InputPlan:
         self._incomplete: dict[str, str] = {}
         self._shortened: dict[str, str] = {}
         names = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)
-        self._internal = kafka.kept_topics(names)
+        self._internal = kafka.topics(names)
         if not self._internal:  # a channel of message tables only has no half
-            progress = kafka.kept_topics([channel.progress_topic]).values()
+            progress = kafka.topics([channel.progress_topic]).values()
             self._internal = {name: replace(topic, partitions=0) for topic in progress for name in names}
         for name in names:
             if name not in self._internal:
@@ -118,7 +118,7 @@ class InputPlan:
         return _spans(self._kafka.beginnings(topic.places()), ends)
 
     def _real_spans(self, since: Mapping[str, int]) -> Iterator[tuple[str, dict[int, Span]]]:
-        topics = self._kafka.kept_topics(since) if since else {}
+        topics = self._kafka.topics(since) if since else {}
         for name in since:
             if name not in topics:
                 self._note(name, "the topic does not exist")
@@ -134,7 +134,7 @@ class InputPlan:
             self._note(name, f"a Kafka transaction stays open in partition {number} at offset {ends[name, number]}")
         return ends
 
-    def _since(self, topic: KeptTopic, time: int, ends: Mapping[Place, int]) -> dict[Place, int]:
+    def _since(self, topic: Topic, time: int, ends: Mapping[Place, int]) -> dict[Place, int]:
         """Where records of this time or later begin; notes if Kafka may have removed some of them."""
         beginnings, found = self._kafka.beginnings(topic.places()), self._times(topic, time)
         starts = {place: at if 0 <= at <= ends[place] else ends[place] for place, at in found.items()}

@@ -15,6 +15,7 @@ from outbox._postgres.dsn import connect_dsn, connection_problem, server_limits
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.service_databases import Database
+from spark_jobs.records.database_rows import COLUMNS
 from spark_jobs.runtime.spans import Span
 
 AT_ONCE = 50_000
@@ -25,20 +26,13 @@ CONNECT_SECONDS = 5
 IDLE_SECONDS = 60
 """How long the snapshot may be idle: rows are written to a file between two reads."""
 
-SCHEMA = pa.schema(
-    {
-        "database": pa.string(),
-        "transaction_id": pa.string(),
-        "service": pa.string(),
-        "state": pa.string(),
-        "half_topic_id": pa.string(),
-        "half_partition": pa.int32(),
-        "first_offset": pa.int64(),
-        "last_offset": pa.int64(),
-        "positions": pa.string(),
-    }
-)
-"""The columns of `spark_jobs.records.database_rows.COLUMNS` for pyarrow."""
+_TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
 
 # Rows of other half topics come too: they show that a record is of another channel. There are few, or none.
 _ROWS = """
@@ -73,7 +67,7 @@ def take_snapshot(
     purged = connection.execute(table.compose(_PURGED), topic).fetchall()
     (until,) = connection.execute(table.compose(_PURGED_UNTIL)).fetchone() or (None,)
     parameters = {**topic, **_arrays(window), "database": name}
-    write_rows(connection, table.compose(_ROWS), parameters, SCHEMA, file)
+    write_rows(connection, table.compose(_ROWS), parameters, COLUMNS, file)
     watermarks = {int(partition): int(value) for partition, value in purged}
     return Database(name, database.services, table.incarnation(connection) or "", watermarks, until)
 
@@ -105,10 +99,15 @@ def write_rows(
     connection: psycopg.Connection[Any],
     query: sql.Composed,
     parameters: Mapping[str, Any],
-    schema: pa.Schema,
+    columns: str,
     file: Path,
 ) -> None:
-    """Write what a query returns to a Parquet file."""
+    """Write what a query returns to a Parquet file.
+
+    Args:
+        columns: Their names and types, as Spark reads them.
+    """
+    schema = pa.schema([(name, _TYPES[type_]) for name, type_ in map(str.split, columns.split(","))])
     with connection.cursor(name="outbox_audit") as cursor, parquet.ParquetWriter(file, schema) as writer:
         cursor.execute(query, parameters)
         while rows := cursor.fetchmany(AT_ONCE):

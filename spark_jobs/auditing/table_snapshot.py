@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
-import pyarrow as pa
 
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError
@@ -18,23 +17,7 @@ from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import write_rows
 from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.auditing.window import TableProgress, Window
-
-SCHEMA = pa.schema(
-    {
-        "source": pa.string(),
-        "transaction_id": pa.string(),
-        "created_at": pa.timestamp("us", tz="UTC"),
-        "delivered_at": pa.timestamp("us", tz="UTC"),
-        "service": pa.string(),
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "first": pa.int64(),
-        "last": pa.int64(),
-        "reason": pa.string(),
-        "settled": pa.bool_(),
-    }
-)
-"""The columns of `spark_jobs.records.database_rows.COLUMNS` for pyarrow."""
+from spark_jobs.records.database_rows import TABLE_COLUMNS
 
 _INCOMPLETE = (
     psycopg.errors.InsufficientPrivilege,
@@ -104,7 +87,7 @@ def write_table_rows(
         incarnation, now, purged_until = connection.execute(table.compose(_STATE)).fetchone() or ("", 0, None)
         settled = progress.delivered if incarnation == progress.incarnation else -1
         parameters = {**_limits(window), "source": progress.source, "settled": settled}
-        write_rows(connection, table.compose(_ROWS), parameters, SCHEMA, file)
+        write_rows(connection, table.compose(_ROWS), parameters, TABLE_COLUMNS, file)
     return MessageTables(progress.source, now, purged_until)
 
 

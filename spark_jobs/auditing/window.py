@@ -14,8 +14,6 @@ from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import HalfCheckpoint
 from spark_jobs.runtime.spans import Checkpoint, Span, Spans
 
-FORMAT_VERSION = 1
-
 PERIODS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 """What `--last` may name."""
 

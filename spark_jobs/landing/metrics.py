@@ -8,17 +8,6 @@ from prometheus_client import CollectorRegistry, Counter, write_to_textfile
 from outbox.errors import ConfigurationError
 from spark_jobs.runtime.spans import Gap
 
-
-def write_prometheus_file(file: Path, registry: CollectorRegistry) -> None:
-    """Write the file, so that readers see all of it or the one before."""
-    try:
-        write_to_textfile(str(file), registry)
-    except OSError as error:
-        raise ConfigurationError(
-            f"prometheus_file {file} cannot be written: {error.strerror}. Correct its path or its rights."
-        ) from error
-
-
 REGISTRY = CollectorRegistry()
 
 ACCEPTED_GAP_OFFSETS = Counter(
@@ -30,7 +19,7 @@ ACCEPTED_GAP_OFFSETS = Counter(
 
 
 def write_metrics(file: Path, job_id: str, topics: Collection[str], gaps: Iterable[Gap]) -> None:
-    """Write the file.
+    """Write the file, so that readers see all of it or the one before.
 
     Args:
         topics: Topics that the job lands; one without a gap has the figure 0.
@@ -41,4 +30,9 @@ def write_metrics(file: Path, job_id: str, topics: Collection[str], gaps: Iterab
         ACCEPTED_GAP_OFFSETS.labels(job_id, topic)
     for gap in gaps:
         ACCEPTED_GAP_OFFSETS.labels(job_id, gap.topic).inc(gap.offsets)
-    write_prometheus_file(file, REGISTRY)
+    try:
+        write_to_textfile(str(file), REGISTRY)
+    except OSError as error:
+        raise ConfigurationError(
+            f"prometheus_file {file} cannot be written: {error.strerror}. Correct its path or its rights."
+        ) from error

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,8 @@ class Folder:
             at = self._at(name)
             if not self._files.exists(at):
                 return None
-            stream = self._files.open(at)
-            try:
+            with closing(self._files.open(at)) as stream:
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-            finally:
-                stream.close()
 
     def put_text(self, name: str, text: str) -> None:
         """Write a file so that readers see all of it or nothing."""
@@ -71,12 +68,8 @@ class Folder:
         # The leading dot hides the file from Spark's readers while it is written. Without a folder there is no slash:
         # what begins with one is elsewhere.
         draft = f"{parent}{slash}.{last}.{uuid.uuid4().hex}"
-        with self._told("written"):
-            stream = self._files.create(self._at(draft), True)
-            try:
-                stream.write(bytearray(text.encode()))
-            finally:
-                stream.close()
+        with self._told("written"), closing(self._files.create(self._at(draft), True)) as stream:
+            stream.write(bytearray(text.encode()))
         self.move(draft, name)
 
     def move(self, source: str, target: str) -> None:

@@ -58,12 +58,16 @@ class JavaAdmin:
                         raise
         return found
 
-    def _earliest(self, places: Iterable[Place]) -> dict[Place, int]:
+    def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return the first offsets that Kafka still has."""
         return self._listed(places, self._kafka.clients.admin.OffsetSpec.earliest())
 
-    def _latest(self, places: Iterable[Place], *, committed: bool = False) -> dict[Place, int]:
-        """Return the first offsets that are not written yet, or that a read_committed reader does not see yet."""
+    def ends(self, places: Iterable[Place], *, committed: bool = False) -> dict[Place, int]:
+        """Return the first offsets that are not written yet; records of open Kafka transactions are below.
+
+        Args:
+            committed: Return those that a read_committed reader does not see yet.
+        """
         return self._listed(places, self._kafka.clients.admin.OffsetSpec.latest(), committed=committed)
 
     def _listed(self, places: Iterable[Place], spec: Any, *, committed: bool = False) -> dict[Place, int]:

@@ -17,19 +17,7 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is now."""
-
-    name: str
-    id: str
-    partitions: int
-
-    def places(self) -> list[Place]:
-        return [(self.name, number) for number in range(self.partitions)]
-
-
-@dataclass(frozen=True, slots=True)
-class KeptTopic(Topic):
-    """A topic, and how long Kafka keeps its records.
+    """A topic as it is now, and how long Kafka keeps its records.
 
     Args:
         compacted: Whether Kafka may remove a record because a later one has its key.
@@ -37,26 +25,27 @@ class KeptTopic(Topic):
         by_size: Whether it removes records because they are many.
     """
 
+    name: str
+    id: str
+    partitions: int
     compacted: bool
     retention: int | None
     by_size: bool
+
+    def places(self) -> list[Place]:
+        return [(self.name, number) for number in range(self.partitions)]
 
 
 class KafkaOffsets(JavaAdmin):
     """What the audit asks of topics and of the relay's group."""
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Those of the topics that exist; it takes no right to their settings."""
+        """Return those of the topics that exist."""
         found = self._described(names)
         with self._told():
-            return {name: Topic(*_identity(name, one)) for name, one in found.items()}
+            return {name: self._topic(name, one) for name, one in found.items()}
 
-    def kept_topics(self, names: Iterable[str]) -> dict[str, KeptTopic]:
-        found = self._described(names)
-        with self._told():
-            return {name: self._kept_topic(name, one) for name, one in found.items()}
-
-    def _kept_topic(self, name: str, found: Any) -> KeptTopic:
+    def _topic(self, name: str, found: Any) -> Topic:
         kind = self._kafka.common.config.ConfigResource.Type.TOPIC
         resource = self._kafka.common.config.ConfigResource(kind, name)
         needed = f"DESCRIBE_CONFIGS on topic {name}"
@@ -65,14 +54,8 @@ class KafkaOffsets(JavaAdmin):
         deletes = "delete" in config.get("cleanup.policy").value()
         age, size = (int(config.get(name).value()) for name in ("retention.ms", "retention.bytes"))
         retention = age if deletes and age >= 0 else None
-        return KeptTopic(*_identity(name, found), compacted, retention, deletes and size >= 0)
-
-    def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
-        return self._earliest(places)
-
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return the first offsets that are not written yet; records of open Kafka transactions are below."""
-        return self._latest(places)
+        id_ = _uuid(str(found.topicId().toString()))
+        return Topic(name, id_, len(found.partitions()), compacted, retention, deletes and size >= 0)
 
     def since(self, places: Iterable[Place], time_ms: int) -> dict[Place, int]:
         """Return the first offsets whose record has this time (ms since 1970) or a later one; its absence is -1."""
@@ -86,7 +69,7 @@ class KafkaOffsets(JavaAdmin):
         """
         ends, deadline = self.ends(places), time.monotonic() + patience_ms / 1000
         while True:
-            stable = self._latest(ends, committed=True)
+            stable = self.ends(ends, committed=True)
             open_ = {place for place, end in ends.items() if stable[place] < end}
             if not open_ or time.monotonic() > deadline:
                 return {place: min(end, stable[place]) for place, end in ends.items()}, open_
@@ -121,10 +104,6 @@ def source_properties(options: Mapping[str, str], spans: Mapping[str, Mapping[in
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
     }
-
-
-def _identity(name: str, found: Any) -> tuple[str, str, int]:
-    return name, _uuid(str(found.topicId().toString())), len(found.partitions())
 
 
 def _uuid(text: str) -> str:

@@ -89,7 +89,11 @@ def spark_session(name: str, spark: Mapping[str, str], locks: Sequence[Path] = (
 
 def open_session(name: str, spark: Mapping[str, str], locks: Sequence[Path]) -> SparkSession:
     """Return a session as `spark_session` has it, which the caller stops."""
-    return _submitted(name) if "PYSPARK_GATEWAY_PORT" in os.environ else _local(name, spark, locks)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # of `spark-submit`: its place and jars are set there
+        return _with_results(SparkSession.builder.appName(name).getOrCreate())
+    if DELTA_LOCK in locks:
+        spark = {**DELTA_SETTINGS, **spark}
+    return local_session(name, [] if "spark.jars" in spark else _locked_jars(locks), spark)
 
 
 def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> SparkSession:
@@ -112,17 +116,6 @@ def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> 
         except PySparkRuntimeError as error:
             raise SetupError(f"Spark does not start: {error}. Java's output is above.") from error
     return _with_results(session)
-
-
-def _submitted(name: str) -> SparkSession:
-    """Return the session of `spark-submit`: its place and jars are set there."""
-    return _with_results(SparkSession.builder.appName(name).getOrCreate())
-
-
-def _local(name: str, spark: Mapping[str, str], locks: Sequence[Path]) -> SparkSession:
-    if DELTA_LOCK in locks:
-        spark = {**DELTA_SETTINGS, **spark}
-    return local_session(name, [] if "spark.jars" in spark else _locked_jars(locks), spark)
 
 
 def _locked_jars(locks: Sequence[Path]) -> list[Path]:

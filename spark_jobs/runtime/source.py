@@ -36,4 +36,4 @@ class KafkaView(JavaAdmin):
         """Return the first offsets that Kafka has, and the first that are not written yet, of the topics that exist."""
         described = self._described(self._topics)
         places = [(name, number) for name, topic in described.items() for number in range(len(topic.partitions()))]
-        return by_topic(self._earliest(places)), by_topic(self._latest(places))
+        return by_topic(self.beginnings(places)), by_topic(self.ends(places))

@@ -61,7 +61,8 @@ class Checkpoint:
             batch_id: The batch; Spark must not have committed it.
             end: First offsets that the next batch reads.
         """
-        settings = next((lines[1] for lines in map(self._lines, _plans(batch_id)) if len(lines) > 1), _NO_SETTINGS)
+        plans = map(self._lines, (f"offsets/{batch_id}", f"offsets/{batch_id - 1}"))  # its own, or the one before
+        settings = next((lines[1] for lines in plans if len(lines) > 1), _NO_SETTINGS)
         self._folder.put_text(f"offsets/{batch_id}", f"{_VERSION}\n{settings}\n{json.dumps(end)}")
         self._folder.put_text(f"commits/{batch_id}", f"{_VERSION}\n{_COMMITTED}")
 
@@ -82,8 +83,3 @@ class Checkpoint:
         # The one source's offsets are in the last line, below the batch's settings.
         offsets: Offsets = json.loads(lines[-1])
         return offsets
-
-
-def _plans(batch_id: int) -> tuple[str, str]:
-    """Where the settings of a batch may be: in its own plan, or in that of the batch before."""
-    return f"offsets/{batch_id}", f"offsets/{batch_id - 1}"

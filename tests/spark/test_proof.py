@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from pyspark.sql import Row
 
 from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox.protocol.discard import DiscardReason
@@ -27,15 +26,15 @@ from tests.support.proving import (
     NO_TOPIC_ID,
     OTHER_TOPIC_ID,
     START,
+    Expected,
     History,
     Record,
     Told,
+    verdicts,
+    wrong,
 )
 
 LATER = timedelta(milliseconds=GRACE + 1)
-
-Expected = dict[tuple[str, int | None], Verdict]
-"""Verdicts of those messages that are not delivered once."""
 
 Case = Callable[[History], Expected]
 
@@ -412,14 +411,6 @@ CASES: Sequence[Case] = (
     with_another(key=b"other"),
     with_another(value=None),
 )
-
-
-def verdicts(rows: Sequence[Row]) -> Expected:
-    return {(row.transaction_id, row.position): Verdict[row.verdict] for row in rows}
-
-
-def wrong(rows: Sequence[Row]) -> Expected:
-    return {key: verdict for key, verdict in verdicts(rows).items() if verdict is not Verdict.DELIVERED_ONCE}
 
 
 @functools.cache

@@ -14,13 +14,10 @@ from outbox.protocol.names import FOREIGN_ORIGIN, ORIGIN_HEADER, SERVICE_HEADER
 from relay.table.rows import Row
 from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.records.audit_verdicts import Verdict
-from tests.support.proving import BEGAN, BEGIN_MS, GRACE, Record
+from tests.support.proving import BEGAN, BEGIN_MS, GRACE, Expected, Record, wrong
 from tests.support.table_proving import SOURCE, TableHistory, id_of
 
 TABLES = MessageTables(SOURCE, BEGAN.now)
-
-Expected = dict[tuple[str, int | None], Verdict]
-"""Verdicts of those messages that are not delivered once."""
 
 Case = Callable[[TableHistory], Expected]
 
@@ -205,11 +202,6 @@ CASES: Sequence[Case] = (
     with_another_header(ORIGIN_HEADER, "other/{id}"),
     with_another_header(ORIGIN_HEADER, "shop/1{id}"),
 )
-
-
-def wrong(rows: Sequence[Judged]) -> Expected:
-    found = {(row.transaction_id, row.position): Verdict[row.verdict] for row in rows}
-    return {key: verdict for key, verdict in found.items() if verdict is not Verdict.DELIVERED_ONCE}
 
 
 @functools.cache

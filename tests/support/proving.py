@@ -16,6 +16,7 @@ from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.auditing.service_databases import Database, MessageTables
+from spark_jobs.records.audit_verdicts import Verdict
 from spark_jobs.records.database_rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.delivered import Began, real_evidence
 from spark_jobs.records.evidence import evidence
@@ -42,7 +43,18 @@ BEGAN = Began(BEGIN_MS, BEGIN_MS + 3_600_000, BEGIN_MS + 7_200_000)
 
 BROKERS_TIME = 1
 
+Expected = dict[tuple[str, int | None], Verdict]
+"""Verdicts of those messages that are not delivered once."""
+
 Headers = Sequence[tuple[str, str | bytes | None]]
+
+
+def verdicts(rows: Sequence[Row]) -> Expected:
+    return {(row.transaction_id, row.position): Verdict[row.verdict] for row in rows}
+
+
+def wrong(rows: Sequence[Row]) -> Expected:
+    return {key: verdict for key, verdict in verdicts(rows).items() if verdict is not Verdict.DELIVERED_ONCE}
 
 
 @dataclass(frozen=True)

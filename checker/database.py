@@ -18,8 +18,9 @@ from checker import metrics
 from checker.connection import CONNECT_SECONDS, UnreachableError, connect_and_verify, oldest_prepared
 from checker.fencing.fence import Breakers, DiscardLookup, Fence
 from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Undecided, Verdict
-from checker.settings import policy_of
-from checker.upkeep.service import Upkeep
+from checker.settings import CheckerSettings, policy_of
+from checker.upkeep.delivery_progress import DeliveryReader
+from checker.upkeep.service import DatabaseUpkeep
 from outbox._postgres.callback_table import CallbackTable
 from outbox._rules.patterns import best_match
 from outbox._service.channels.channel_context import current_channel, enter_channel, thread_pool
@@ -230,35 +231,37 @@ STOP_SECONDS = CONNECT_SECONDS + 5.0
 
 
 class ServedDatabases:
-    """The databases of one checker."""
+    """The databases of one checker, and their upkeep."""
 
-    def __init__(self, channel: str, report: Report, upkeep: Upkeep, in_discard_topic: DiscardLookup) -> None:
-        self._channel = channel
+    def __init__(self, settings: CheckerSettings, report: Report, reader: DeliveryReader) -> None:
+        self._settings = settings
         self._report = report
-        self._upkeep = upkeep
-        self._in_discard_topic = in_discard_topic
+        self._reader = reader
         self._databases: dict[str, Database] = {}
+        self._upkeep: list[DatabaseUpkeep] = []
 
-    def start(self, settings: Mapping[str, CheckerDatabase]) -> None:
+    def start(self) -> None:
         """Verify all of them at once, and start.
 
         One that does not answer is tried again by its own thread, unless none does.
         """
-        if not settings:
+        made = [self._made(name, one) for name, one in self._settings.all_databases().items()]
+        if not made:
             raise ConfigurationError(
                 "no database is configured: set OUTBOX_POSTGRES_URL, or databases in the TOML file"
             )
-        made = [self._made(name, one) for name, one in settings.items()]
         problems = _problems(made)
         silent = [problem for problem in problems if isinstance(problem, UnreachableError)]
         if len(silent) < len(problems) or len(silent) == len(made):
-            raise _together(problems)
+            raise ConfigurationError("; ".join(map(str, problems)))
         for problem in silent:
             log.error("Database not usable yet, the others are served", problem=str(problem))
         for database in made:
             self._databases[database.name] = database
             database.start()
-            self._upkeep.begin(database.name, database.settings)
+            upkeep = DatabaseUpkeep(database.name, database.settings, self._settings, self._reader)
+            self._upkeep.append(upkeep)
+            upkeep.start()
 
     def ask(self, requests: Iterable[CheckRequest]) -> Sequence[CheckRequest]:
         """Hand requests on to their databases; those that no database is configured for."""
@@ -269,7 +272,8 @@ class ServedDatabases:
 
     def check(self) -> None:
         """Whether their upkeep may go on."""
-        self._upkeep.check()
+        for upkeep in self._upkeep:
+            upkeep.check()
 
     def not_ready(self) -> str | None:
         """Return which of them fail for an unforeseen error; None: none."""
@@ -278,7 +282,8 @@ class ServedDatabases:
 
     def stop(self) -> None:
         """Finish the batches at hand, and end; one that does not end in time is asked for again by the relay."""
-        self._upkeep.stop()
+        for upkeep in self._upkeep:
+            upkeep.stop()
         for database in self._databases.values():
             database.retire()
         deadline = time.monotonic() + STOP_SECONDS
@@ -294,8 +299,8 @@ class ServedDatabases:
         return sorted(self._databases)
 
     def _made(self, name: str, settings: CheckerDatabase) -> Database:
-        purge = self._upkeep.purges
-        return Database(name, settings, self._channel, self._report, self._in_discard_topic, purge=purge)
+        channel, lookup = self._reader.channel.channel.name, self._reader.in_discard_topic
+        return Database(name, settings, channel, self._report, lookup, purge=self._settings.purge)
 
 
 def _problems(databases: Sequence[Database]) -> list[ConfigurationError]:
@@ -310,7 +315,3 @@ def _problem(database: Database) -> ConfigurationError | None:
     except ConfigurationError as error:
         return error
     return None
-
-
-def _together(problems: Sequence[ConfigurationError]) -> ConfigurationError:
-    return ConfigurationError("; ".join(map(str, problems)))

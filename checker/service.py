@@ -20,7 +20,6 @@ from checker.database import ServedDatabases
 from checker.rules.verdicts import Answers, Verdict, op_entry
 from checker.settings import CheckerSettings
 from checker.upkeep.delivery_progress import DeliveryReader
-from checker.upkeep.service import Upkeep
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties, newest_records
 from outbox._kafka.consumed_records import is_unreadable, seek_to_end
@@ -155,7 +154,6 @@ class CheckerService:
 
     def __init__(self, settings: CheckerSettings, control: ServiceControl) -> None:
         metrics.open_channel()
-        self._settings = settings
         self._control = control
         self._admin = shared_admin(settings)
         self._op_error: KafkaError | None = None
@@ -169,8 +167,7 @@ class CheckerService:
         self._channel = self._contract.description
         require_rights(self._admin, _needed_rights(self._channel.channel))
         reader = DeliveryReader(settings.connection(), self._admin, self._channel)
-        upkeep = Upkeep(settings, reader)
-        self._databases = ServedDatabases(self._channel.channel.name, self._report, upkeep, reader.in_discard_topic)
+        self._databases = ServedDatabases(settings, self._report, reader)
         with checked_properties():
             self._producer = Producer(
                 {
@@ -195,7 +192,7 @@ class CheckerService:
 
     def run(self) -> None:
         """Serve until asked to stop."""
-        self._databases.start(self._settings.all_databases())
+        self._databases.start()
         self._contract.start()
         self._membership.subscribe([self._channel.channel.check_topic], self._assigned)
         log.info("Checker started", databases=self._databases.names())

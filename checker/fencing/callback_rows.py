@@ -6,8 +6,7 @@ transaction's end. Nothing shows whose row it is but the wait, so it is short, a
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, LiteralString, Self
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -22,38 +21,15 @@ _READ: LiteralString = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RowLookup:
-    """Result of one look at a database.
-
-    Args:
-        incarnation: Its incarnation; None: it has none.
-    """
-
-    incarnation: str | None
-    rows: dict[str, Row]
-
-    @classmethod
-    def at(cls, connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> Self:
-        """Look up the incarnation and the rows of these transactions."""
-        return cls(table.incarnation(connection), read_rows(connection, table, ids))
-
-
 def read_rows(connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> dict[str, Row]:
     """Return the rows of these transactions, read in a separate statement."""
-    return _parsed(connection.execute(table.compose(_READ), (list(ids),))) if ids else {}
+    found = connection.execute(table.compose(_READ), (list(ids),)).fetchall() if ids else []
+    return {id_: read_row(*columns) for id_, *columns in found}
 
 
 def foreign(batch: Iterable[CheckRequest], incarnation: str | None) -> set[str]:
     """Transactions whose half names another incarnation, or none: a wrong or restored database never decides (R10)."""
     return {request.transaction_id for request in batch if incarnation is None or request.incarnation != incarnation}
-
-
-def _parsed(rows: psycopg.Cursor[Any]) -> dict[str, Row]:
-    return {
-        id_: read_row(state, topic_id, partition, first, last, positions)
-        for id_, state, topic_id, partition, first, last, positions in rows.fetchall()
-    }
 
 
 PATIENCE = 150

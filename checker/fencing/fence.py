@@ -21,7 +21,7 @@ from psycopg.errors import Diagnostic
 from psycopg.pq import TransactionStatus
 
 from checker.connection import database_ms
-from checker.fencing.callback_rows import OvertakenError, RowLookup, foreign, place_rollback_rows, read_rows
+from checker.fencing.callback_rows import OvertakenError, foreign, place_rollback_rows, read_rows
 from checker.rules.breaker import Breaker, Evidence, Policy, State
 from checker.rules.verdicts import Answers, Verdict, of_row
 from outbox._failpoints import failpoint
@@ -269,12 +269,12 @@ class Fence:
 
     def _check(self, connection: psycopg.Connection[Any], batch: Sequence[CheckRequest]) -> Answers:
         with _transaction(connection):
-            look = RowLookup.at(connection, self._table, [request.transaction_id for request in batch])
-            mismatched = foreign(batch, look.incarnation)
-            known = mismatched | look.rows.keys()
+            mismatched = foreign(batch, self._table.incarnation(connection))
+            rows = read_rows(connection, self._table, [request.transaction_id for request in batch])
+            known = mismatched | rows.keys()
             fenced = self._fence(connection, [one for one in batch if one.transaction_id not in known])
         ours = [one for one in batch if one.transaction_id not in mismatched]
-        return _all(batch, Verdict.MISMATCH) | self._answers(connection, ours, fenced, look.rows)
+        return _all(batch, Verdict.MISMATCH) | self._answers(connection, ours, fenced, rows)
 
     def _fence(
         self, connection: psycopg.Connection[Any], undecided: Sequence[CheckRequest], *, in_discard_topic: bool = False

@@ -166,11 +166,6 @@ def first_id_of(unix_ms: int) -> str:
     return make_transaction_id(max(unix_ms, 0), _LOWEST)
 
 
-def time_of(transaction_id: str) -> int:
-    """When an id was made, ms since 1970 by its maker's clock."""
-    return int(transaction_id.replace("-", "")[:12], 16)
-
-
 def between(ordered: Sequence[str], after: str, to: str) -> Sequence[str]:
     """Return those of some sorted ids that are after one id and not after another."""
     return ordered[bisect_right(ordered, after) : bisect_right(ordered, to)]

@@ -118,25 +118,3 @@ class DatabaseUpkeep:
             log.info("All committed transactions delivered", database=self._name)
         later = {one.which for one in rest}
         self._logged = {one.which: one for one in found if one.which not in later}
-
-
-class Upkeep:
-    """Upkeep of all databases that are served."""
-
-    def __init__(self, settings: CheckerSettings, reader: DeliveryReader) -> None:
-        self.purges = settings.purge
-        self._settings = settings
-        self._reader = reader
-        self._databases: dict[str, DatabaseUpkeep] = {}
-
-    def begin(self, name: str, database: CheckerDatabase) -> None:
-        one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader)
-        one.start()
-
-    def check(self) -> None:
-        for one in self._databases.values():
-            one.check()
-
-    def stop(self) -> None:
-        for one in self._databases.values():
-            one.stop()

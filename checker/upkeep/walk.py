@@ -37,12 +37,12 @@ from checker.rules.settlement import (
     old_enough,
     places,
     settled_below,
-    time_of,
     why_undelivered,
 )
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.discard import DiscardReason
+from outbox.protocol.identifiers import created_ms
 
 PAGE = 2_000
 """Rows that are looked at, and deleted at most, in one transaction."""
@@ -296,7 +296,7 @@ class Walk:
         if gone:
             topic_id = settled.progress.topic_id
             marks = {f"purged/{topic_id}/{partition}": last + 1 for partition, _, last, _, _ in gone}
-            newest = max(max(created_ms, time_of(id_)) for *_, created_ms, id_ in gone)
+            newest = max(max(inserted_ms, created_ms(id_)) for *_, inserted_ms, id_ in gone)
             marks["purged_until"] = min(newest, database_ms(connection))
             connection.execute(self._table.compose(_RAISE_WATERMARKS), (list(marks), list(marks.values())))
         return sum(int(count) for _, count, *_ in gone)

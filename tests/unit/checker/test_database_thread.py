@@ -14,7 +14,7 @@ from checker.rules.settlement import Delay
 from checker.rules.verdicts import Answers
 from checker.settings import CheckerSettings
 from checker.upkeep.delivery_progress import DeliveryReader
-from checker.upkeep.service import LINES, DatabaseUpkeep, Upkeep
+from checker.upkeep.service import LINES, DatabaseUpkeep
 from checker.upkeep.walk import Undelivered
 from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.check import CheckRequest
@@ -67,8 +67,8 @@ def shown(database: str) -> set[str]:
 
 
 def test_figures_of_a_database_are_there_from_the_beginning() -> None:
-    upkeep = Upkeep(settings(), READER)
-    upkeep.begin("shop", CheckerDatabase(**DATABASE))
+    upkeep = DatabaseUpkeep("shop", CheckerDatabase(**DATABASE), settings(), READER)
+    upkeep.start()
     upkeep.stop()
     assert shown("shop") == FIGURES
 

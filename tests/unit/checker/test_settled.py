@@ -20,12 +20,11 @@ from checker.rules.settlement import (
     first_id_of,
     old_enough,
     settled_below,
-    time_of,
     why_undelivered,
 )
 from checker.upkeep.delivery_progress import rolled_back
 from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
-from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.identifiers import created_ms, make_transaction_id
 from outbox.protocol.op import OpSource, encode_op
 from tests.support.ledger_model import TOPIC_ID, transaction_id
 from tests.unit.relay.test_ledger import commit, rollback
@@ -98,7 +97,7 @@ def test_a_half_is_settled_exactly_if_the_string_says_so(unsettled: set[int], of
 def test_ids_are_before_the_first_id_of_a_later_moment_only(made: int, moment: int, random: bytes) -> None:
     id_ = make_transaction_id(made, random)
     assert (id_ < first_id_of(moment)) == (made < moment)
-    assert time_of(id_) == made
+    assert created_ms(id_) == made
     assert FIRST_ID < id_ < LAST_ID
 
 

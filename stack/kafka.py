@@ -21,8 +21,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from outbox._jars.java import Java
-from stack.errors import PortInUseError, StartError, log_tail
-from stack.ports import HOST, Ports, is_free
+from stack.errors import StartError, log_tail
+from stack.ports import HOST, Ports
 from stack.processes import Command, Processes
 
 
@@ -386,14 +386,7 @@ class Kafka:
                 raise StartError(f"{node.name} did not answer within {READY_SECONDS:.0f} s{log_tail(log)}")
 
     def _check_node(self, node: Node) -> None:
-        code = self._processes.ended(node.name)
-        if code is None:
-            return
-        log = self._node_folder(node) / "server.log"
-        for port in (node.port, node.controller_port):
-            if not is_free(port):
-                raise PortInUseError(f"port {port} of {HOST} was taken while {node.name} started{log_tail(log)}")
-        raise StartError(f"{node.name} ended ({code}){log_tail(log)}")
+        self._processes.require(node.name, [node.port, node.controller_port], self._node_folder(node) / "server.log")
 
     def _node_folder(self, node: Node) -> Path:
         return self._folder / f"node-{node.number}"

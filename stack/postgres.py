@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from stack.errors import PortInUseError, StartError, log_tail
-from stack.ports import HOST, Ports, is_free
+from stack.errors import StartError, log_tail
+from stack.ports import HOST, Ports
 from stack.postgres_binaries import let_in, postgres_binaries, server_user
 from stack.processes import Command, Processes, User
 
@@ -145,12 +145,7 @@ class Postgres:
         self.start()
 
     def check(self) -> None:
-        code = self._processes.ended(self._name)
-        if code is None:
-            return
-        if not is_free(self.port):
-            raise PortInUseError(f"port {self.port} of {HOST} was taken while {self._name} started{log_tail(self.log)}")
-        raise StartError(f"{self._name} ended ({code}){log_tail(self.log)}")
+        self._processes.require(self._name, [self.port], self.log)
 
     def wait_for(self, standby: Postgres) -> None:
         """Wait until a standby is in step, so that commits that wait for one wait for nothing else."""

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stack.errors import StartError, log_tail
+from stack.errors import PortInUseError, StartError, log_tail
+from stack.ports import HOST, is_free
 
 _PROGRAM = Path(__file__).with_name("supervisor.py")
 _END_SECONDS = 15.0
@@ -90,6 +91,16 @@ class Processes:
         """Return the return code of a process (negative: the signal that killed it), None while it runs."""
         code = self._ask({"do": "ask", "name": name})["ended"]
         return None if code is None else int(code)
+
+    def require(self, name: str, ports: Iterable[int], log: Path) -> None:
+        """Raise StartError if a server has ended, PortInUseError if somebody else has one of its ports."""
+        code = self.ended(name)
+        if code is None:
+            return
+        for port in ports:
+            if not is_free(port):
+                raise PortInUseError(f"port {port} of {HOST} was taken while {name} started{log_tail(log)}")
+        raise StartError(f"{name} ended ({code}){log_tail(log)}")
 
     def wait(self, name: str, seconds: float) -> int | None:
         """Wait for a process and for what it left behind; its return code, or None when time is up first."""

@@ -141,6 +141,7 @@ _FRESH = {"topic.metadata.refresh.interval.ms": 1_000}
 died gets no answer for minutes, although the others are up."""
 
 _DESCRIBE = "DESCRIBE"
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
 
 
 def reconnecting(kafka: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,8 +329,7 @@ def end_offsets(
         partitions: The topics, with the number of partitions of each.
         stable: The last stable offset instead, up to which a read_committed reader sees everything.
     """
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
-    return _of_topics(partitions, _offsets(admin, _places(partitions), latest, timeout, stable=stable))
+    return _of_topics(partitions, _offsets(admin, _places(partitions), _LATEST, timeout, stable=stable))
 
 
 def start_offsets(
@@ -345,15 +345,13 @@ def end_offset(
 ) -> int | None:
     """Return the end offset of one partition; None if it does not answer in time. As `end_offsets()`."""
     place = (topic, partition)
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
-    return _offsets(admin, [place], latest, timeout, stable=stable).get(place)
+    return _offsets(admin, [place], _LATEST, timeout, stable=stable).get(place)
 
 
 def takes_records(admin: AdminClient, topic: TopicDescription, timeout: float = REQUEST_TIMEOUT) -> bool:
     """Return whether a partition of a topic takes a record now: its leader answers, and enough replicas are in sync."""
     places = [(topic.name, number) for number, is_writable in enumerate(topic.writable) if is_writable]
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
-    return bool(_offsets(admin, places, latest, timeout, stable=False))
+    return bool(_offsets(admin, places, _LATEST, timeout, stable=False))
 
 
 def _places(partitions: Mapping[str, int]) -> list[tuple[str, int]]:

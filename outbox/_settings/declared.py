@@ -456,10 +456,7 @@ class CheckedDatabases(DatabasesSettings, PostgresSettings):
 class CheckerFields(CheckedDatabases, KeptSettings, FenceSettings, ServiceFields, reader="checker"):
     """What the checker reads."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = (
-        *ServiceFields.OPTIONS,
-        "postgres_url_file",
-    )
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ServiceFields.OPTIONS, "postgres_url_file")
 
     purge: bool = setting(default=True, text="Whether rows of settled transactions are deleted.")
     upkeep_interval_ms: int = setting(

@@ -169,16 +169,7 @@ class AuditFields(CheckedDatabases, TopicSettings, OutputSettings, JobSettings, 
 
     JOB = "audit"
     OPTIONS: ClassVar[tuple[str, ...]] = (
-        *(
-            "output",
-            "window_start",
-            "window_end",
-            "last",
-            "grace_ms",
-            "topics",
-            "bootstrap_servers",
-            "channel",
-        ),
+        *("output", "window_start", "window_end", "last", "grace_ms", "topics", "bootstrap_servers", "channel"),
         *("postgres_url_file", "kafka_java"),
     )
 

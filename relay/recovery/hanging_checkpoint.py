@@ -17,6 +17,7 @@ import enum
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Literal, NamedTuple, Self
 
 import structlog
@@ -83,11 +84,8 @@ class Hold:
 
     def _record_at(self, topic: str, partition: int, offset: int) -> Sequence[Found]:
         group = self._channel.relay_group
-        reader = OffsetReader(self._kafka, topic, partition, group, isolation="read_uncommitted")
-        try:
+        with closing(OffsetReader(self._kafka, topic, partition, group, isolation="read_uncommitted")) as reader:
             return [Found(as_record(message), offset) for message in reader.read_at([offset])]
-        finally:
-            reader.close()
 
 
 TOPIC, OFFSETS = "__transaction_state", "__consumer_offsets"
@@ -139,13 +137,11 @@ def end_hanging(
     kafka: Mapping[str, str], admin: AdminClient, channel: Channel, owner: Checkpointed, author_of: AuthorOf, word: Word
 ) -> None:
     """End what hangs of an owner's transactions on `__consumer_offsets`, and of a half partition on its discards."""
-    delivery = TransactionalDelivery(kafka, owner.transactional_id)  # no other one can begin from now on
-    try:
-        offsets = committed_checkpoints(
-            kafka, owner.group, [owner.place, owner.note], stable=False
-        )  # those before the one that hangs
-        checkpoint = offsets.get(owner.place)
-        is_begun = _names(offsets.get(owner.note), checkpoint)
+    # No other one can begin from now on; the offsets are those before the one that hangs.
+    with closing(TransactionalDelivery(kafka, owner.transactional_id)) as delivery:
+        before = committed_checkpoints(kafka, owner.group, [owner.place, owner.note], stable=False)
+        checkpoint = before.get(owner.place)
+        is_begun = _names(before.get(owner.note), checkpoint)
         outcome = Outcome.COMMITTED if is_begun else None
         outcome = _WORDS.get(word) or outcome or _outcome(kafka, admin, channel, owner, lambda: author_of(checkpoint))
         log.warning("Ending a hanging transaction", owner=owner.name, outcome=str(outcome))
@@ -155,8 +151,6 @@ def end_hanging(
         place = TopicPartition(*owner.note, 0, "")
         delivery.end_hanging(owner.mark, place, metadata, is_committed=outcome is Outcome.COMMITTED)
         metrics.HANGING.labels("checkpoint", outcome).inc()
-    finally:
-        delivery.close()
 
 
 def refuse_undone_end(
@@ -183,14 +177,11 @@ def decided(kafka: Mapping[str, str], admin: AdminClient, owner: Checkpointed) -
     if topic is None:
         raise KafkaUnreachable(f"{TOPIC} is not described")
     id_ = owner.transactional_id
-    reader = OffsetReader(kafka, TOPIC, partition_of(id_, topic.partitions), owner.group, "read_uncommitted")
-    key = key_of(id_)
-    try:
+    number, key = partition_of(id_, topic.partitions), key_of(id_)
+    with closing(OffsetReader(kafka, TOPIC, number, owner.group, "read_uncommitted")) as reader:
         spans = backwards(*reader.bounds(), READ_AT_ONCE)
         states = (state for span in spans for state in reversed(_states(reader, span, key)))
         found = last_decision(states, lambda places: any(one == owner.note or one[0] == OFFSETS for one in places))
-    finally:
-        reader.close()
     if found is None:
         raise UndecidedError(
             f"{TOPIC} no longer contains the end of the last transaction of {id_}. Check whether readers "
@@ -239,11 +230,8 @@ def _string(place: TopicPartition) -> str:
 
 def _write_note(kafka: Mapping[str, str], owner: Checkpointed, note: str, group_metadata: bytes) -> None:
     """Commit a note, and wait until it is there. Its own producer id ends nothing that hangs."""
-    delivery = TransactionalDelivery(kafka, f"{owner.transactional_id}-note")
-    try:
+    with closing(TransactionalDelivery(kafka, f"{owner.transactional_id}-note")) as delivery:
         delivery.commit([], [TopicPartition(*owner.note, 0, note)], group_metadata)
-    finally:
-        delivery.close()
     deadline = time.monotonic() + NOTE_SECONDS
     while True:
         found = committed_checkpoints(kafka, owner.group, [owner.note], stable=False).get(owner.note)
@@ -258,11 +246,9 @@ def _group_metadata(kafka: Mapping[str, str], group: str) -> bytes:
     """Metadata of a consumer that is no member: the transactional id alone fences here."""
     with checked_properties():
         consumer = Consumer({**kafka, "group.id": group})
-    try:
+    with closing(consumer):
         metadata: bytes = consumer.consumer_group_metadata()
         return metadata
-    finally:
-        consumer.close()
 
 
 CHECKPOINT_SECONDS = 4.0

@@ -6,7 +6,7 @@ delivered.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -110,11 +110,8 @@ class CheckpointAuthor:
 
     def _read(self, offsets: Collection[int]) -> Mapping[int, Half]:
         decoder = Decoder(self._channel.discard.max_message_bytes, self._channel.verdict.name)
-        halves = HalfReader(self._kafka, self._channel.channel, self._number, decoder)
-        try:
+        with closing(HalfReader(self._kafka, self._channel.channel, self._number, decoder)) as halves:
             return halves.find(offsets)
-        finally:
-            halves.close()
 
 
 def written_halves(found: Iterable[Found], partition: int) -> list[tuple[Written, int]]:

@@ -7,6 +7,7 @@ import psycopg
 import structlog
 
 from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import missing_rights
 from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem, server_limits
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
@@ -148,7 +149,9 @@ def _problems(connection: psycopg.Connection[Any], settings: CheckerDatabase, *,
     yield from found
     if not found:
         for needed, advice in _grants(table, purge=purge):
-            yield from _missing_grants(connection, table, needed, advice)
+            if missing := missing_rights(connection, table.names.schema, needed):
+                wanted = ", ".join(f"{privilege} on {name}" for privilege, name in missing)
+                yield f"role {connection.info.user} lacks {wanted}: {advice}"
     if settings.durability != "development":
         yield from durability_problems(read_durability(connection), standby=settings.synchronous_standby)
 
@@ -161,12 +164,3 @@ def _grants(table: CallbackTable, *, purge: bool) -> Iterator[tuple[Mapping[str,
     if purge:
         deletes = {names.transaction: ("DELETE",), names.meta: ("INSERT", "UPDATE")}
         yield deletes, "grant it, or set purge = false (OUTBOX_PURGE)"
-
-
-def _missing_grants(
-    connection: psycopg.Connection[Any], table: CallbackTable, needed: Mapping[str, Sequence[str]], advice: str
-) -> Iterator[str]:
-    missing = table.missing_grants(connection, needed)
-    if missing:
-        wanted = ", ".join(f"{privilege} on {name}" for privilege, name in missing)
-        yield f"role {connection.info.user} lacks {wanted}: {advice}"

@@ -14,7 +14,7 @@ from outbox.operator.checks.finding import Finding
 def examine_checker(settings: CheckerSettings) -> Iterator[Finding]:
     """Check settings, brokers, topics, encryption and all databases, without joining the group or writing anything."""
     databases = settings.all_databases()
-    yield from examine(Examiner.CHECKER, settings, databases=databases)
+    yield from examine(Examiner.CHECKER, settings)
     for name, database in databases.items():
         yield _database(name, database, settings)
     if not databases:

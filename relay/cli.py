@@ -1,5 +1,6 @@
 """`outbox relay`: run the relay."""
 
+from functools import partial
 from typing import Any
 
 import structlog
@@ -33,9 +34,9 @@ def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - 
     """Run the relay until SIGTERM."""
     if check:
         # Not above: with SQLAlchemy it is half of what the start of a relay costs, which needs none of it.
-        from outbox.operator.checks.checks import check_service, examine_relay  # noqa: PLC0415
+        from outbox.operator.checks.checks import Examiner, check_service, examine  # noqa: PLC0415
 
-        check_service(RelaySettings, given, examine_relay)
+        check_service(RelaySettings, given, partial(examine, Examiner.RELAY))
     else:
         _run(given)
 

@@ -5,14 +5,14 @@ The committed row under the unique transaction id is the decision (R1); everythi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
 
-from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, missing_rights, split, written
+from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
 from outbox._postgres.table_contract import BOUNDS, Places, Table, breaches
 from outbox.errors import TableError
 from outbox.protocol.identifiers import created_ms
@@ -199,7 +199,7 @@ class CallbackTable(Tables):
         try:
             rows = connection.execute(self.compose("SELECT key, value FROM {meta}")).fetchall()
         except psycopg.errors.InsufficientPrivilege:
-            return []  # `missing_grants` reports it
+            return []  # `missing_rights()` reports it
         found = dict(rows)
         if "incarnation" not in found:
             return [f"table {name} has no incarnation: run `outbox table create`"]
@@ -214,16 +214,6 @@ class CallbackTable(Tables):
         """Return the incarnation of the database (R10); None: its table has none."""
         ((found,),) = connection.execute(self.compose("SELECT {incarnation}")).fetchall()
         return None if found is None else str(found)
-
-    def missing_grants(
-        self, connection: psycopg.Connection[Any], needed: Mapping[str, Sequence[str]]
-    ) -> list[tuple[str, str]]:
-        """Privileges that the present role lacks.
-
-        Returns:
-            Privilege and full table name of each.
-        """
-        return missing_rights(connection, self.names.schema, needed)
 
     def verify(self, connection: psycopg.Connection[Any]) -> None:
         problems = self.problems(connection)

@@ -15,18 +15,17 @@ from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
 from outbox.errors import UsageError
 from outbox.operator.reading.channel_reader import ChannelReader
-from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
+from outbox.operator.reading.database_view import Alive, DatabaseStatus, DatabaseView
 from outbox.operator.reading.source_report import refusing
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.coverage import Gap
-from outbox.operator.state.rulings import SourceState
+from outbox.operator.state.rulings import SourceState, of_listener
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox.operator.state.waiting_rows import TopicState
 from outbox.operator.words import UNITS
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
-from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import check_uuid
 from outbox.protocol.names import Channel
 
@@ -71,18 +70,22 @@ class OperatorContext:
         """Return the name of the database of a service; None: it is unmapped."""
         return best_match(service, {name: one.services for name, one in self.databases.items()})
 
-    def ask(self, transactions: Iterable[UnsettledTransaction], question: Question) -> dict[str, DatabaseStatus]:
-        """Return the states of transactions in the databases of their services; those of listeners have none there."""
+    def ask(
+        self, transactions: Iterable[UnsettledTransaction], question: Question, alive: Alive, gone: str | None
+    ) -> dict[str, DatabaseStatus]:
+        """Return the states of transactions: answers of listeners, and in the databases of their services the others."""
         by_name: dict[str | None, list[CheckRequest]] = defaultdict(list)
-        for one in transactions:
-            if one.truth is Truth.ROW:
-                by_name[self.database_of(one.service)].append(one.request(self.channel.half.id))
         seen: dict[str, DatabaseStatus] = {}
+        for one in transactions:
+            if (standing := of_listener(one)) is not None:
+                seen[one.id] = DatabaseStatus(standing, None)
+            else:
+                by_name[self.database_of(one.service)].append(one.request(self.channel.half.id))
         for name, requests in by_name.items():
             if name is None:
                 seen |= {one.transaction_id: DatabaseStatus(SourceState.UNMAPPED, None) for one in requests}
             else:
-                view = DatabaseView(name, self.databases[name], self.channel.channel.name)
+                view = DatabaseView(name, self.databases[name], self.channel.channel.name, alive, gone)
                 seen |= question(view, requests)
         return seen
 

@@ -12,6 +12,7 @@ from outbox._settings.declared import (
     ChannelSettings,
     CheckAge,
     CheckedDatabases,
+    CheckerDatabase,
     DatabasesSettings,
     MessageTables,
     OperatorName,
@@ -68,11 +69,12 @@ Given = dict[str, Any]
 """Settings that the command line gives."""
 
 
-def database(settings: PostgresSettings) -> psycopg.Connection[Any]:
+def database(settings: PostgresSettings | CheckerDatabase, **more: Any) -> psycopg.Connection[Any]:
+    """Connect to a database in autocommit; for `more` see `connect_dsn()`."""
     url = settings.connection_string()
     if not url:
         raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")
     try:
-        return connect_dsn(url, autocommit=True, connect_timeout=5, options="-c search_path=pg_catalog")
+        return connect_dsn(url, autocommit=True, connect_timeout=5, options="-c search_path=pg_catalog", **more)
     except psycopg.Error as error:
         raise ConfigurationError(f"The database cannot be reached. {connection_problem(error, url)}") from error

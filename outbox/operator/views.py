@@ -11,8 +11,7 @@ from outbox._settings.declared import NO_TABLES
 from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
 from outbox.operator.context import OperatorContext
 from outbox.operator.reading.delivered_search import SKEW_MS
-from outbox.operator.reading.key_search import KeySearch
-from outbox.operator.reading.search import TopicSearch, search_databases, search_tables
+from outbox.operator.reading.search import KeySearch, LocalSearch, TopicSearch, search_databases, search_tables
 from outbox.operator.reading.source_report import report_tables
 from outbox.operator.settings import OperatorSettings, TableCommandSettings
 from outbox.operator.state.channel_state import ChannelState
@@ -76,7 +75,7 @@ def find(
         start_ms: Real topics are read from here on, ms since 1970; None: they are not read.
     """
     search = KeySearch(key, topics, service, passed)
-    search.message_tables(settings.tables)
+    search_tables(settings.tables, search, search.look_into_table)
     if not settings.tables:
         search.miss("rows of table mode", NO_TABLES)
     try:
@@ -136,7 +135,8 @@ def _search_databases(settings: OperatorSettings, found: Findings, channel: Chan
     if not databases and not settings.tables:
         found.miss("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG")
     kafka = settings.client_properties() if channel else None
-    search_tables(settings.tables, channel or settings.channel_names(), found, kafka)
+    local = LocalSearch(found, kafka, channel or settings.channel_names())
+    search_tables(settings.tables, found, local.look_into_table)
     if found.is_of_rows:
         if channel is None or not channel.tables_only:
             found.miss("halves", _OF_ROWS)

@@ -10,9 +10,9 @@ from outbox._cli.main import run_and_end
 from outbox._kafka.range_reader import Span
 from outbox._postgres.source_statements import OWNER, Owner
 from outbox._rules.callback_row import Row
+from outbox.operator.deciding.discarded_rows import DiscardedRows
 from outbox.operator.deciding.resumption import ChannelResumption
-from outbox.operator.reading.database_view import Alive, DatabaseStatus, DatabaseView
-from outbox.operator.reading.discards import DiscardedTable
+from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
 from outbox.operator.reading.table_view import TableView
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.operator.state.repairs import StoredHalf, first_checkpoint
@@ -39,7 +39,7 @@ def r32_open_local_transaction(
 @mutant(DatabaseView.decide, "R32", Harm.LOST)
 @fails("integration/operator/test_resolve.py::test_an_application_that_commits_after_a_rollback_is_fenced")
 def r32_row_before_the_op_marker(
-    self: DatabaseView, requests: Sequence[CheckRequest], kind: OpKind, *, alive: Alive, gone: str | None
+    self: DatabaseView, requests: Sequence[CheckRequest], kind: OpKind
 ) -> dict[str, DatabaseStatus]:
     """An operator's decision becomes the row first, and only then an op marker. An op marker alone is a guess: an
     application that is still about to write its row commits it, and its message is lost, as its half is settled."""
@@ -70,17 +70,17 @@ def r64_end_of_the_process(command: Callable[[], None]) -> NoReturn:
 def r67_role_without_rights(self: TableView) -> Owner | None:
     """A session whose role may not deliver is not taken for the owner of a table source. Without it, `outbox pending`
     and the doctor call a source served whose lock a stranger holds, and no log line names that session."""
-    row = self._connection.execute(OWNER, {"source": self._source}).fetchone()
+    row = self.connection.execute(OWNER, {"source": self._source}).fetchone()
     return None if row is None else Owner(*row)._replace(may_deliver=True)
 
 
-@mutant(DiscardedTable.drop, "R74", Harm.DOUBLED)
+@mutant(DiscardedRows._decide, "R74", Harm.DOUBLED)
 @fails("integration/library/test_table_mode.py::test_a_row_proves_the_commit_wherever_it_is")
-def r74_evidence_of_decisions(self: DiscardedTable, transaction: DiscardedTransaction) -> None:
+def r74_evidence_of_decisions(self: DiscardedRows, view: TableView, one: DiscardedTransaction, kind: OpKind) -> None:
     """An operator who drops a discarded transaction leaves evidence that it committed. Without it `outcome()` calls the
     transaction rolled back, and the application runs it again: its change is made twice."""
-    delete = self._table.compose("DELETE FROM {discarded} WHERE xid = CAST(%s AS xid8)")
-    self._connection.execute(delete, (str(xid_of(transaction.transaction)),))
+    delete = view.table.compose("DELETE FROM {discarded} WHERE xid = CAST(%s AS xid8)")
+    view.connection.execute(delete, (str(xid_of(one.transaction)),))
 
 
 @mutant(ChannelResumption._refusal, "R84", Harm.LOST)

@@ -1,21 +1,23 @@
 """The examination of databases: server, tables, grants, and whether their rows have a relay."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, LiteralString
 
 import psycopg
 
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import may_use_schema, missing_rights, written
-from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, database_name
+from outbox._postgres.dsn import connection_remedy, database_name, query_problem
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import STATEMENT_SECONDS, source_name
 from outbox._postgres.table_contract import breaches, exists
-from outbox._settings.declared import CheckerDatabase, TableSettings
+from outbox._settings.declared import CheckerDatabase, PostgresSettings, TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
-from outbox.operator.reading.table_view import CONNECT_SECONDS, TableView
+from outbox.operator.reading.table_view import TableView
+from outbox.operator.settings import DoctorSettings, database
 from outbox.settings import TableNames
 
 _MIN_POSTGRES = 140_000
@@ -25,11 +27,7 @@ _READABLE: LiteralString = (
     " AND to_regclass(%s) IS NOT NULL"
 )
 _OLDEST: LiteralString = "SELECT CAST({age} AS integer) FROM {message} ORDER BY id LIMIT 1"
-_MAY_INSERT: LiteralString = (
-    "SELECT has_column_privilege(to_regclass(%(table)s), 'value', 'INSERT')"
-    " AND has_column_privilege(to_regclass(%(table)s), 'id', 'SELECT')"
-)
-_MAY_ASK: LiteralString = "SELECT has_column_privilege(to_regclass(%s), 'starts', 'SELECT')"
+_MAY: LiteralString = "SELECT has_any_column_privilege(to_regclass(%s), %s)"
 _MAY_EXECUTE: LiteralString = (
     "SELECT coalesce(bool_and(has_function_privilege(p.oid, 'EXECUTE')), true) FROM pg_proc p"
     " JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %s AND p.proname = %s"
@@ -39,6 +37,39 @@ Place = tuple[str, str, str]
 """Database, schema and name of a message table."""
 
 
+def examine_databases(settings: DoctorSettings, *, half_mode: bool, is_shared: bool) -> Iterator[Finding]:
+    """Yield what is found of the database that `postgres_url` names, unless it is shared, and of the checker's."""
+    try:
+        named = named_places(settings.tables)
+    except ConfigurationError:  # the connection string of one cannot be read
+        named = set()
+    if not (settings.tables or settings.databases) or (settings.connection_string() and not is_shared):
+        examine = examine_database if half_mode else lambda *_: iter(())
+        yield from _examine("postgres", settings, "OUTBOX_POSTGRES_URL", named, examine)
+    for name, one in settings.databases.items():
+        what = f"database {name}"
+        yield from _examine(what, one, "the setting databases", named, partial(_examine_callbacks, what))
+
+
+def _examine(
+    what: str,
+    settings: PostgresSettings | CheckerDatabase,
+    where: str,
+    named: Collection[Place],
+    examine: Callable[[psycopg.Connection[Any], CallbackTable], Iterator[Finding]],
+) -> Iterator[Finding]:
+    """Yield what is found of one database; `where` is what names it."""
+    url, names = "", settings.table_names()
+    try:
+        url = settings.connection_string()
+        more = {"target_session_attrs": "read-write", "statement_seconds": STATEMENT_SECONDS}
+        with database(settings, **more) as opened:
+            yield from [*examine(opened, CallbackTable(names)), *examine_unnamed(opened, names, named)]
+    except (ConfigurationError, psycopg.Error) as error:
+        problem = query_problem(error) if isinstance(error, psycopg.Error) else str(error)
+        yield Finding(what, problem, connection_remedy(url, where, problem) if url else f"name it in {where}")
+
+
 def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
     """Server, tables, grants of the present role, durability settings."""
     version = connection.info.server_version
@@ -46,13 +77,10 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
         yield Finding("postgres", f"version {version // 10_000} is too old", "use PostgreSQL 14 or newer")
     else:
         yield Finding("postgres", "", f"version {version // 10_000}, role {connection.info.user}")
-    problems = table.problems(connection)
-    for problem in problems:
-        what, _, fix = problem.partition(": ")
-        yield Finding("table", what, fix)
+    problems = _problems("table", connection, table)
+    yield from problems or [Finding("table", "", table.full_name)]
     if problems:
         return
-    yield Finding("table", "", table.full_name)
     yield from _others(connection, table.names)
     yield from _grants(connection, table)
     yield from examine_publishing(connection, table.names)
@@ -70,39 +98,20 @@ def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[
                 yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
 
 
-def examine_checker_database(name: str, database: CheckerDatabase, named: Collection[Place]) -> Iterator[Finding]:
-    what, table = f"database {name}", CallbackTable(database.table_names())
-    try:
-        url = database.connection_string()
-    except ConfigurationError as error:
-        yield Finding(what, str(error), "correct dsn or dsn_file of the database")
-        return
-    try:
-        with connect_dsn(
-            url,
-            autocommit=True,
-            connect_timeout=CONNECT_SECONDS,
-            target_session_attrs="read-write",
-            options="-c search_path=pg_catalog",
-            statement_seconds=STATEMENT_SECONDS,
-        ) as opened:
-            problems = table.problems(opened)
-            beside = list(examine_unnamed(opened, database.table_names(), named))
-    except psycopg.Error as error:
-        problem = connection_problem(error, url)
-        yield Finding(what, problem, connection_remedy(url, "the setting databases", problem))
-        return
-    for problem in problems:
-        found, _, fix = problem.partition(": ")
-        yield Finding(what, found, fix)
-    if not problems:
-        yield Finding(what, "", f"has {table.full_name}; `outbox checker --check` checks the checker's rights, too")
-    yield from beside
+def _examine_callbacks(what: str, connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
+    """Yield what is found of a database of the checker, with whose rights this is."""
+    fine = f"has {table.full_name}; `outbox checker --check` checks the checker's rights, too"
+    yield from _problems(what, connection, table) or [Finding(what, "", fine)]
+
+
+def _problems(what: str, connection: psycopg.Connection[Any], table: CallbackTable) -> list[Finding]:
+    split = (problem.partition(": ") for problem in table.problems(connection))
+    return [Finding(what, problem, fix) for problem, _, fix in split]
 
 
 def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
     user = connection.info.user
-    for privilege, name in table.missing_grants(connection, table.application_grant(user).rights):
+    for privilege, name in missing_rights(connection, table.names.schema, table.application_grant(user).rights):
         yield Finding(
             "grants", f"role {user} may not {privilege} on {name}", f"GRANT {privilege} ON {name} TO {written(user)}"
         )
@@ -116,15 +125,14 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
     if not exists(connection, (names.schema, names.message)):
         return
     user, schema = connection.info.user, names.schema
+    needed = (("INSERT", names.message), ("SELECT", names.message), ("SELECT", names.delivered))
     lacks = [
         f"{right} on {written(schema, name)}"
-        for right, name, query, parameters in (
-            ("INSERT", names.message, _MAY_INSERT, {"table": source_name(schema, names.message)}),
-            ("SELECT (xid_range, xids, starts)", names.delivered, _MAY_ASK, (source_name(schema, names.delivered),)),
-            ("EXECUTE", names.publish_function, _MAY_EXECUTE, (schema, names.publish_function)),
-        )
-        if connection.execute(query, parameters).fetchone() != (True,)
+        for right, name in needed
+        if connection.execute(_MAY, (source_name(schema, name), right)).fetchone() != (True,)
     ]
+    if connection.execute(_MAY_EXECUTE, (schema, names.publish_function)).fetchone() != (True,):
+        lacks.append(f"EXECUTE on {written(schema, names.publish_function)}")
     if not lacks:
         yield Finding("table mode", "", f"role {user} may publish to {written(schema, names.message)}")
     elif missing_rights(connection, schema, {names.transaction: ("DELETE",)}):

@@ -23,6 +23,6 @@ def doctor(given: Given, as_json: Json = False) -> None:  # noqa: FBT002 - a fla
     defaults = Counter(settings.default_place() for settings in channels.values())
     for name, settings in channels.items():
         is_shared = defaults[settings.default_place()] > 1
-        found = examine(Examiner.DOCTOR, settings, settings.tables, settings.databases, is_shared=is_shared)
+        found = examine(Examiner.DOCTOR, settings, is_shared=is_shared)
         findings += of_channel(name, found)
     show_findings(findings, as_json=as_json)

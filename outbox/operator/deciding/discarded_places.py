@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -14,21 +13,18 @@ from confluent_kafka import Message
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, find_channel
 from outbox._kafka.produce import write_all
-from outbox._postgres.message_table import MessageTable
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import Entry, document, signed
-from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
-from outbox.operator.reading.discards import DiscardedTable, Moved, read_manifests
-from outbox.operator.reading.table_view import table_connection
+from outbox.operator.deciding.discarded_rows import DiscardedRows, Moved
+from outbox.operator.reading.discards import read_manifests
 from outbox.operator.reading.topic_walk import place_of
 from outbox.operator.settings import TableCommandSettings
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.operator.words import dead_letters
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.identifiers import message_id
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.record import Record
 
@@ -96,49 +92,7 @@ class _Topic:
         return [found for found in self.read() if found.transaction in ids]
 
 
-class _Rows:
-    """The discarded rows of one message table."""
-
-    def __init__(self, source: str, settings: TableSettings) -> None:
-        self.source = source
-        self._settings = settings
-        self.unread: set[str] = set()
-        self.moved: dict[DiscardedTransaction, Moved] = {}
-
-    @contextmanager
-    def _table(self, *, writes: bool = False) -> Iterator[DiscardedTable]:
-        names, dsn = self._settings.message_names(), self._settings.connection_string()
-        with table_connection(self.source, names, dsn, writes=writes) as opened:
-            yield DiscardedTable(MessageTable(names), opened, self.source)
-
-    def read(self) -> Iterator[DiscardedTransaction]:
-        try:
-            with self._table() as table:
-                yield from table.read()
-        except ConfigurationError as error:
-            self.unread.add(f"table source {self.source}")
-            warn(str(error))
-
-    def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, comment: str) -> None:
-        """Move rows back into the message table, or delete them; each transaction by itself."""
-        del comment  # no record of the database holds it
-        with self._table(writes=True) as table:
-            for one in chosen:
-                if kind is OpKind.ROLLBACK:
-                    table.drop(one)
-                elif (moved := table.deliver(one)) is not None:
-                    self.moved[one] = moved
-
-    def left(self, chosen: Sequence[DiscardedTransaction]) -> list[DiscardedTransaction]:
-        """Return what waits in the message table, and what is discarded again."""
-        moved = {one: self.moved[one] for one in chosen if one in self.moved}
-        if not moved:
-            return []
-        with self._table() as table:
-            return [one for one, rows in moved.items() if table.left(rows)]
-
-
-Store = _Topic | _Rows
+Store = _Topic | DiscardedRows
 
 
 class Choice(NamedTuple):
@@ -167,7 +121,7 @@ class Discards:
     def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
         self.channel = settings.channel
         self._topic = _Topic(settings, operator)
-        self.tables = [_Rows(source, table) for source, table in settings.tables.items()]
+        self.tables = [DiscardedRows(source, table) for source, table in settings.tables.items()]
         self._stores: list[Store] = [self._topic, *self.tables]
 
     def unread(self) -> list[str]:
@@ -234,15 +188,10 @@ class Decision:
                 return
             time.sleep(LOOK_SECONDS)
 
-    def new_ids(self, transaction: DiscardedTransaction) -> tuple[str | None, dict[str, str]]:
-        """Return the new id of rows that are back in their message table, and new message ids by the old."""
-        for store in self._able:
-            if isinstance(store, _Rows) and (moved := store.moved.get(transaction)):
-                return moved.transaction_id, {
-                    message_id(transaction.transaction, former): message_id(moved.transaction_id, new)
-                    for former, new in zip(moved.former, moved.ids, strict=True)
-                }
-        return None, {}
+    def moved(self, transaction: DiscardedTransaction) -> Moved:
+        """Return what rows that are back in their message table have become."""
+        rows = (store.moved.get(transaction) for store in self._able if isinstance(store, DiscardedRows))
+        return next(filter(None, rows), Moved())
 
     def intention(self) -> str:
         able = self.able
@@ -254,12 +203,12 @@ class Decision:
     def new_names(self) -> Iterator[Entry]:
         """Yield the new id of each message that is back in a message table; nothing else keeps the two together."""
         for one in self.able:
-            yield from (Entry(f"{former} is now {new}") for former, new in self.new_ids(one)[1].items())
+            yield from (Entry(f"{former} is now {new}") for former, new in self.moved(one).messages.items())
 
     def report(self) -> Iterator[Entry]:
         """Yield what happened, after `wait()`."""
         done = "were delivered" if self.kind is OpKind.DELIVER else "were dropped"
-        left = [replace(one, transaction=self.new_ids(one)[0] or one.transaction) for one in self.left]
+        left = [replace(one, transaction=self.moved(one).transaction or one.transaction) for one in self.left]
         count = f"{len(self.able) - len(left)} of {len(self.able)}"
         yield Entry(f"{count} have left the discard topic and the tables: they {done}")
         yield from dead_letters(left, "still there: refused again, or no relay has come to them yet", self.kind)
@@ -270,6 +219,6 @@ class Decision:
             done = "still there" if (one.transaction, one.service) in there else "left"
             why = one.why_not(self.kind) or None
             found = {"outcome": "refused" if why else done if self.is_made else "possible", "why": why}
-            transaction, messages = self.new_ids(one)
-            new = {} if one.source is None else {"new_transaction": transaction, "new_messages": messages}
+            moved = self.moved(one)
+            new = {} if one.source is None else {"new_transaction": moved.transaction, "new_messages": moved.messages}
             yield document(one) | found | new  # halves keep their ids

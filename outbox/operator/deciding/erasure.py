@@ -6,10 +6,9 @@ counts an erasure: the owner's next step fails, its Kafka transaction with it, a
 
 from typing import LiteralString
 
-from outbox._postgres.message_table import MessageTable
 from outbox._settings.declared import TableSettings
-from outbox.operator.reading.discards import DECIDED
-from outbox.operator.reading.table_view import table_connection
+from outbox.operator.deciding.discarded_rows import DECIDED
+from outbox.operator.reading.table_view import opened_table
 
 _LOCK: LiteralString = (  # also the row of an owner that has never been there, which may begin beside this
     "INSERT INTO {source} (id, name) VALUES (0, %(source)s) ON CONFLICT (id) DO UPDATE SET id = excluded.id"
@@ -37,11 +36,9 @@ def erase_rows(source: str, settings: TableSettings, topic: str, key: bytes, ids
     Raises:
         ConfigurationError: The database does not answer. Nothing was deleted.
     """
-    names, dsn = settings.message_names(), settings.connection_string()
-    table = MessageTable(names)
     parameters = {"source": source, "topic": topic, "key": key, "ids": ids}
-    with table_connection(source, names, dsn, writes=True) as opened, opened.transaction():
-        opened.execute("SET LOCAL lock_timeout = '1s'")  # the owner waits for the next lock
-        opened.execute(table.compose(_LOCK), parameters)
-        ((erased,),) = opened.execute(table.compose(_ERASE), parameters).fetchall()
+    with opened_table(source, settings, writes=True) as view, view.connection.transaction():
+        view.connection.execute("SET LOCAL lock_timeout = '1s'")  # the owner waits for the next lock
+        view.connection.execute(view.table.compose(_LOCK), parameters)
+        ((erased,),) = view.all(_ERASE, parameters)
     return int(erased)

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from outbox._failpoints import failpoint
@@ -13,12 +14,11 @@ from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, OutboxError
 from outbox.operator.context import OperatorContext, Question
 from outbox.operator.deciding.discarded_places import send_decisions
-from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
+from outbox.operator.reading.database_view import Alive, DatabaseStatus, DatabaseView
 from outbox.operator.reading.discards import read_manifests
 from outbox.operator.state.coverage import Gap
-from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState, of_listener
+from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
-from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
@@ -49,8 +49,7 @@ class Case:
     """One transaction, its state, and what becomes of it."""
 
     found: UnsettledTransaction
-    seen: DatabaseStatus | None
-    standing: SourceState
+    seen: DatabaseStatus
     ruling: Ruling
     sent: OpEntry | None = None
 
@@ -64,14 +63,14 @@ class Case:
             **self.found.document(),
             "decision": kind.name,
             "outcome": "refused" if self.is_refused else "decided" if self.sent else "possible",
-            "standing": str(self.standing),
+            "standing": str(seen.standing),
             "why": self.ruling.why,
             "positions": str(self.found.positions),
             "incarnation": self.found.incarnation,
-            "database": seen.database if seen else None,
-            "database_incarnation": seen.incarnation if seen else None,
-            "holder_pid": seen.holder if seen else None,
-            "row_placed": bool(seen and seen.placed),
+            "database": seen.database,
+            "database_incarnation": seen.incarnation,
+            "holder_pid": seen.holder,
+            "row_placed": seen.placed,
             "op_sent": self.sent is not None,
             "reason": self.sent.reason if self.sent else None,
         }
@@ -111,10 +110,10 @@ class Resolution:
         if left := [one for one in self.unread if one.partition in listeners]:
             raise NotDecided(f"The answers of listeners are not known: {left[0].place} was not read", Exit.UNPROVABLE)
         parked = frozenset(one.id for one in found if one.parked)
-        self.cases = self._judged(found, lambda view, requests: view.look(requests, parked.intersection, self.gone))
+        self.cases = self._judged(found, DatabaseView.look, parked.intersection)
         for case in self.cases:
             is_young = now - case.found.first_append_time < self.min_age
-            if is_young and case.standing in {SourceState.NO_ROW, SourceState.LISTENER}:
+            if is_young and case.seen.standing in {SourceState.NO_ROW, SourceState.LISTENER}:
                 case.ruling = YOUNG
 
     def possible(self) -> int:
@@ -128,10 +127,10 @@ class Resolution:
         """Return what would happen, for the confirmation prompt."""
         if self.id is None:
             return f"{self.possible()} transactions will be rolled back for good"
-        seen = self.cases[0].seen
-        if seen is None or seen.row is None:
-            return (_CONSEQUENCES if seen else _LISTENER_CONSEQUENCES)[self.kind]
-        return "the op marker is sent again"
+        case = self.cases[0]
+        if case.seen.row is not None:
+            return "the op marker is sent again"
+        return (_LISTENER_CONSEQUENCES if case.found.truth is Truth.LISTENER else _CONSEQUENCES)[self.kind]
 
     def decide(self, reason: str) -> None:
         """Make the decisions: the rows first, and once they are durable the op markers (R32).
@@ -139,22 +138,19 @@ class Resolution:
         Raises:
             ConfigurationError: Database or Kafka do not answer, or refuse. Earlier decisions are kept.
         """
-        text = self.context.by_hand(reason)
+        text, decide = self.context.by_hand(reason), partial(DatabaseView.decide, kind=self.kind)
         found, self.cases = [case.found for case in self.cases], []
         for start in range(0, len(found), AT_ONCE):
-            some = self._judged(found[start : start + AT_ONCE], self._place)
+            some = self._judged(found[start : start + AT_ONCE], decide, self._alive)
             self.cases += some
             self._send([case for case in some if not case.is_refused], text)
-
-    def _place(self, view: DatabaseView, requests: Sequence[CheckRequest]) -> dict[str, DatabaseStatus]:
-        return view.decide(requests, self.kind, alive=self._alive, gone=self.gone)
 
     def _send(self, cases: Sequence[Case], text: str) -> None:
         """Send op markers of cases whose rows are durable."""
         for case in cases:
             if case.ruling.step is DecisionStep.PLACE:  # no row, and none could be placed
                 case.ruling = JUST_ENDED
-            elif case.seen and case.seen.placed:
+            elif case.seen.placed:
                 case.ruling = RULINGS[self.kind, SourceState.NO_ROW]
         able = [case for case in cases if not case.is_refused]
         if not able:
@@ -164,7 +160,7 @@ class Resolution:
         try:
             send_decisions(self.context.kafka, self.context.channel, entries)
         except ConfigurationError as error:
-            if all(case.seen is None for case in able):
+            if all(case.found.truth is Truth.LISTENER for case in able):
                 raise
             raise ConfigurationError(
                 f"the row is {self.kind.name} and is final; only its op marker was not sent ({error}). "
@@ -191,18 +187,14 @@ class Resolution:
             "was decided. `outbox trace` shows more"
         )
 
-    def _judged(self, found: Sequence[UnsettledTransaction], question: Question) -> list[Case]:
+    def _judged(self, found: Sequence[UnsettledTransaction], question: Question, alive: Alive) -> list[Case]:
         """Return transactions with their states: of their listeners, or in the databases of their services."""
-        seen = self.context.ask(found, question)
-        return [self._case(one, seen.get(one.id)) for one in found]
-
-    def _case(self, found: UnsettledTransaction, seen: DatabaseStatus | None) -> Case:
-        standing = seen.standing if seen else of_listener(found) or SourceState.NO_ROW
-        return Case(found, seen, standing, RULINGS[self.kind, standing])
+        seen = self.context.ask(found, question, alive, self.gone)
+        return [Case(one, seen[one.id], RULINGS[self.kind, seen[one.id].standing]) for one in found]
 
     def _entry(self, case: Case) -> OpEntry:
         """Return the op entry; a row takes precedence, if there is one."""
-        request, row = case.found.request(self.context.channel.half.id), case.seen.row if case.seen else None
+        request, row = case.found.request(self.context.channel.half.id), case.seen.row
         if row is None:
             place = (request.topic_id, request.partition, request.positions, request.first_offset, request.last_offset)
             return OpEntry(self.kind, request.transaction_id, *place)
@@ -221,7 +213,7 @@ class Resolution:
         """Return all of it, under stable names: one transaction, or numbers."""
         if self.id is not None:
             return self.cases[0].document(self.kind)
-        refused = Counter((case.standing, case.ruling.why) for case in self.cases if case.is_refused)
+        refused = Counter((case.seen.standing, case.ruling.why) for case in self.cases if case.is_refused)
         return {
             "channel": self.context.channel.channel.name,
             "service": self.service,

@@ -25,7 +25,7 @@ from outbox._postgres.source_statements import TRY_OWN, Counts, source_name
 from outbox._postgres.table_contract import breaches
 from outbox._rules.source_progress import Committed, Progress, is_foreign
 from outbox.errors import KafkaUnreachable, UsageError
-from outbox.operator.reading.delivered_search import Delivered, DeliveredSearch
+from outbox.operator.reading.delivered_search import DeliveredSearch
 from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_view import TableView, table_connection
 from outbox.operator.state.coverage import Gap
@@ -91,7 +91,7 @@ class ChannelResumption:
             halves, since, now = _read_halves(reader.read(spans[one.partition] for one in provable))
         origins = {str(one.partition) for one in provable}
         searched = DeliveredSearch(self.kafka, self.channel, origins, self.most, now, passed).search(since)
-        self.gaps = [gap for gap in searched.gaps if gap.topic not in self.trusted]
+        self.gaps = [gap for gap in searched.unread if gap.topic not in self.trusted]
         delivered = set[str]().union(*searched.transactions.values())
         for one in provable:
             self._conclude(described, one, halves[one.partition], delivered)
@@ -297,7 +297,7 @@ class Resumption:
                 search = DeliveredSearch(self.kafka, self.channel, names, self.most, now_ms, passed)
                 searched = search.search(since)
                 self.delivered = self._delivered(connection, searched)
-                self.gaps = [*self.gaps, *(gap for gap in searched.gaps if gap.topic not in self.trusted)]
+                self.gaps = [*self.gaps, *(gap for gap in searched.unread if gap.topic not in self.trusted)]
 
     def _look(self, connection: psycopg.Connection[Any]) -> tuple[dict[str, int], int]:
         """Return the lowest timestamp of the rows by topic, and the time of the database."""
@@ -322,7 +322,7 @@ class Resumption:
         self.committed = read_committed(self.kafka, self.channel, self.source, stable=True)
         return repair(self.source, name, self.progress, self.committed, self._came_back)
 
-    def _delivered(self, connection: psycopg.Connection[Any], searched: Delivered) -> list[RowIdentity]:
+    def _delivered(self, connection: psycopg.Connection[Any], searched: DeliveredSearch) -> list[RowIdentity]:
         """Return the rows whose messages are on their real topics; one that may be there is a gap."""
         statement, wanted = MessageTable(self.names).compose(_IDS), list(searched.transactions)
         delivered, altered = list[RowIdentity](), dict[str, int]()
@@ -333,7 +333,7 @@ class Resumption:
                     delivered.append((id_, xid, us))
                 elif own[_XID_FROM:] in {one[_XID_FROM:] for one in there}:
                     altered.setdefault(topic, id_)
-        searched.gaps.extend(
+        searched.unread.extend(
             Gap(f"{topic}, row {id_}", _ALTERED.format("a message"), topic) for topic, id_ in altered.items()
         )
         return [row for row in delivered if row not in set(self.back)]

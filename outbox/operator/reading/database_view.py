@@ -70,31 +70,31 @@ Alive = Callable[[Collection[str]], Collection[str]]
 
 
 class DatabaseView:
-    """The callback tables of one database, for one operator's command."""
+    """The callback tables of one database, for one operator's command.
 
-    def __init__(self, name: str, settings: CheckerDatabase, channel: str) -> None:
+    Args:
+        gone: An incarnation of this database that the operator confirms as lost for good.
+    """
+
+    def __init__(
+        self, name: str, settings: CheckerDatabase, channel: str, alive: Alive = lambda _: (), gone: str | None = None
+    ) -> None:
         self.name = name
         self._settings = settings
         self._table = CallbackTable(settings.table_names())
         self._channel = channel
+        self._alive = alive
+        self._gone = gone
 
-    def look(
-        self, requests: Sequence[CheckRequest], alive: Alive = lambda _: (), gone: str | None = None
-    ) -> dict[str, DatabaseStatus]:
-        """Return the present state of transactions; write nothing and take no lock.
-
-        `gone` is an incarnation of this database that an operator confirms as lost for good.
-        """
+    def look(self, requests: Sequence[CheckRequest]) -> dict[str, DatabaseStatus]:
+        """Return the present state of transactions; write nothing and take no lock."""
         with self._connect(writes=False) as connection:
-            return self._look(connection, self._table.incarnation(connection), requests, alive, gone)
+            return self._look(connection, self._table.incarnation(connection), requests)
 
-    def decide(
-        self, requests: Sequence[CheckRequest], kind: OpKind, *, alive: Alive, gone: str | None
-    ) -> dict[str, DatabaseStatus]:
+    def decide(self, requests: Sequence[CheckRequest], kind: OpKind) -> dict[str, DatabaseStatus]:
         """Make an operator's decision the row of transactions that have none, and are not open.
 
         The rows are on the disk, and on the synchronous standbys, when this returns. Their decisions count.
-        For `gone` see `look()`.
 
         Raises:
             ConfigurationError: The database does not answer, is read-only, or its role may not; nothing was decided,
@@ -102,18 +102,16 @@ class DatabaseView:
         """
         with self._connect(writes=True) as connection:
             today = self._table.incarnation(connection)
-            ours = [request for request in requests if not _foreign(request, today, gone)]
-            placed = self._place(connection, ours, kind, alive)
+            ours = [request for request in requests if not self._is_foreign(request, today)]
+            placed = self._place(connection, ours, kind)
             failpoint("resolve.placed")
-            seen = self._look(connection, today, requests, alive, gone)
+            seen = self._look(connection, today, requests)
             if any(one.standing is SourceState.COMMITTED for one in seen.values()):
                 with self._durable(connection):  # whichever process placed its row (R9)
                     connection.execute(self._table.compose(_WRITE))
             return {id_: replace(one, placed=id_ in placed) for id_, one in seen.items()}
 
-    def _place(
-        self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], kind: OpKind, alive: Alive
-    ) -> set[str]:
+    def _place(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], kind: OpKind) -> set[str]:
         """Insert the rows where the lock is free, and where none can have been purged (R11); return the new ones.
 
         The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
@@ -125,31 +123,31 @@ class DatabaseView:
             with self._durable(connection):
                 free = self._lock(connection, requests)
                 able = [request for request in requests if request.transaction_id in free]
-                purged = self._purged(connection, able, alive)
+                purged = self._purged(connection, able)
                 able = [request for request in able if request.transaction_id not in purged]
                 new = [request for request in able if self._insert(connection, request, kind)]
-                if self._purged(connection, new, alive):
+                if self._purged(connection, new):
                     raise psycopg.Rollback
                 return {request.transaction_id for request in new}
         except psycopg.errors.LockNotAvailable:  # another transaction has inserted a row, and is still open
             pass
         if len(requests) <= 1:
             return set()
-        return set().union(*(self._place(connection, [request], kind, alive) for request in requests))
+        return set().union(*(self._place(connection, [request], kind) for request in requests))
 
     def _insert(self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind) -> bool:
         place = (request.topic_id, request.partition, request.first_offset, request.last_offset, str(request.positions))
         values = (request.transaction_id, request.service, str(kind), self._channel, *place)
         return connection.execute(self._table.compose(_INSERT), values).rowcount == 1
 
-    def _purged(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], alive: Alive) -> set[str]:
+    def _purged(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
         """Return of which transactions the row may have been purged."""
         if not requests:
             return set()
         keys = sorted({_watermark_key(request) for request in requests})
         watermarks = dict(connection.execute(self._table.compose(_WATERMARKS), (keys,)).fetchall())
         below = {request.transaction_id for request in requests if _is_purged(request, watermarks)}
-        return below.difference(alive(below)) if below else below
+        return below.difference(self._alive(below)) if below else below
 
     def _lock(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
         """Return whose local transaction is not open, and cannot become so before this transaction ends."""
@@ -157,22 +155,17 @@ class DatabaseView:
         return {id_ for (id_,) in connection.execute(_TRY_LOCKS, (ids, list(map(lock_number, ids)))).fetchall()}
 
     def _look(
-        self,
-        connection: psycopg.Connection[Any],
-        today: str | None,
-        requests: Sequence[CheckRequest],
-        alive: Alive,
-        gone: str | None,
+        self, connection: psycopg.Connection[Any], today: str | None, requests: Sequence[CheckRequest]
     ) -> dict[str, DatabaseStatus]:
         holders = _holders(connection)  # before the rows: who has committed since has one
         rows = self._read(connection, [request.transaction_id for request in requests])
         absent = [request for request in requests if request.transaction_id not in rows]
-        purged = self._purged(connection, absent, alive)  # after the rows: what has gone is below the watermark
+        purged = self._purged(connection, absent)  # after the rows: what has gone is below the watermark
 
         def status(request: CheckRequest) -> DatabaseStatus:
             id_, holder = request.transaction_id, holders.get(lock_number(request.transaction_id))
             seen = DatabaseStatus(SourceState.MISMATCH, self.name, incarnation=today)
-            if _foreign(request, today, gone):
+            if self._is_foreign(request, today):
                 return seen
             if id_ in rows:
                 row, _ = rows[id_]
@@ -182,6 +175,10 @@ class DatabaseView:
             return replace(seen, standing=SourceState.PURGED if id_ in purged else SourceState.NO_ROW)
 
         return {request.transaction_id: status(request) for request in requests}
+
+    def _is_foreign(self, request: CheckRequest, today: str | None) -> bool:
+        """Return whether its halves name another incarnation (R10), which is not gone for good."""
+        return request.incarnation != today and self._gone != (request.incarnation or NO_INCARNATION)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
         """Return the rows of transactions, with their creation times, ms since 1970."""
@@ -222,11 +219,6 @@ class DatabaseView:
             connection.execute("SET LOCAL synchronous_commit = on")
             connection.execute("SET LOCAL lock_timeout = '1500ms'")
             yield
-
-
-def _foreign(request: CheckRequest, incarnation: str | None, gone: str | None) -> bool:
-    """Whether its halves name another incarnation (R10), which is not gone for good."""
-    return request.incarnation != incarnation and (gone is None or gone != (request.incarnation or NO_INCARNATION))
 
 
 def _watermark_key(request: CheckRequest) -> str:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Self
 
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
@@ -23,20 +23,16 @@ OPEN_SECONDS = 5.0
 """Time for open Kafka transactions on a real topic to end."""
 
 
-class Delivered(NamedTuple):
-    """What a search found."""
-
-    transactions: dict[int, set[str]]  # transaction ids by row id or half offset, of records of the owners
-    gaps: list[Gap]  # what was not read; with one, what was not found may have been delivered
-
-
 @dataclass
-class DeliveredSearch:
+class DeliveredSearch(Coverage):
     """Searches real topics for what some owners delivered: a table source, or half partitions.
+
+    With something unread, what was not found may have been delivered.
 
     Args:
         origins: What the origin header of the records begins with: name of the source, or half partitions; none: any.
         most: Records that are read of a topic at most.
+        transactions: Ids of what was found, by row id or half offset.
     """
 
     kafka: Mapping[str, str]
@@ -46,10 +42,9 @@ class DeliveredSearch:
     now_ms: int
     passed: Callable[[int], None]
     transactions: dict[int, set[str]] = field(default_factory=dict)
-    coverage: Coverage = field(default_factory=Coverage)
 
-    def search(self, since_ms: Mapping[str, int]) -> Delivered:
-        """Return what was delivered, by the records that `read_committed` readers see.
+    def search(self, since_ms: Mapping[str, int]) -> Self:
+        """Find what was delivered, by the records that `read_committed` readers see.
 
         Args:
             since_ms: The topics, and the lowest timestamp that a record in question can have there, ms since 1970.
@@ -58,14 +53,14 @@ class DeliveredSearch:
         admin = admin_client(self.kafka)
         described = describe_topics(admin, names) if names else {}
         with SpanReader(self.kafka, self.channel.relay_group) as reader:
-            walk = Walk(reader, self.coverage, self.passed, self.most, "see --records")
+            walk = Walk(reader, self, self.passed, self.most, "see --records")
             for name in names:
                 topic = described.get(name)
                 if gap := unprovable(name, topic):
-                    self.coverage.unread.append(gap)
+                    self.unread.append(gap)
                 if topic is not None:
                     walk.read(self._spans(reader, admin, topic, since_ms[name] - SKEW_MS), self._take)
-        return Delivered(self.transactions, self.coverage.unread)
+        return self
 
     def _spans(self, reader: SpanReader, admin: AdminClient, topic: TopicDescription, since: int) -> list[Span]:
         self._await_ends(admin, topic)
@@ -74,7 +69,7 @@ class DeliveredSearch:
             start = reader.whole(span.topic, span.partition).start
             if may_be_removed(topic, start, span.start, since, self.now_ms):
                 why = "retention may have removed records of its time"
-                self.coverage.miss(f"{topic.name}/{span.partition}", why, topic.name)
+                self.miss(f"{topic.name}/{span.partition}", why, topic.name)
         return spans
 
     def _await_ends(self, admin: AdminClient, topic: TopicDescription) -> None:
@@ -87,7 +82,7 @@ class DeliveredSearch:
                 return
             if time.monotonic() > deadline:
                 why = "a Kafka transaction is open on it, or a partition does not answer"
-                self.coverage.miss(topic.name, why, topic.name)
+                self.miss(topic.name, why, topic.name)
                 return
             time.sleep(0.2)
 

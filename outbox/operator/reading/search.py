@@ -1,34 +1,36 @@
-"""Searches databases, message tables and topics for one transaction: by known places, else by time; with a bound."""
+"""Searches databases, message tables and topics: for one transaction, or for the messages of one key; with a bound."""
 
-from collections.abc import Callable, Iterable, Mapping
+import base64
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import psycopg
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.range_reader import Span, SpanReader
-from outbox._postgres.message_table import MessageTable
 from outbox._rules.callback_row import Row
 from outbox._rules.source_progress import Committed
 from outbox._service.output import utc
 from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox._table.table_publisher import ask_table_outcome
 from outbox.errors import ConfigurationError, UsageError
-from outbox.operator.reading.channel_reader import to_half, to_ops
+from outbox.operator.reading.channel_reader import read_progress, to_half, to_ops, unsettled_spans
 from outbox.operator.reading.database_view import DatabaseView
 from outbox.operator.reading.delivered_search import SKEW_MS
 from outbox.operator.reading.source_report import read_committed
-from outbox.operator.reading.table_view import FoundRow, TableView, table_connection
-from outbox.operator.reading.topic_walk import Walk
+from outbox.operator.reading.table_view import ROWS, FoundRow, TableView, opened_table
+from outbox.operator.reading.topic_walk import Walk, place_of
+from outbox.operator.state.coverage import Coverage, FoundMessage, Standing
 from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, born_ms, needed
 from outbox.protocol.discard import manifest_key, parse_manifest
+from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import ANY_PARTITION
-from outbox.protocol.identifiers import started_us_of, xid_of
-from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, Channel
+from outbox.protocol.identifiers import message_id, started_us_of, xid_of
+from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, SERVICE_HEADER, TARGET_HEADER, Channel
 from outbox.protocol.op import NO_OFFSET, MisplacedOpError, OpEntry, OpKind, OpSource
 from outbox.protocol.partitioner import partition_for_key
 from outbox.transaction import Outcome
@@ -59,76 +61,73 @@ def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, fou
 
 
 def search_tables(
-    tables: Mapping[str, TableSettings], channel: Channel, found: Findings, kafka: Mapping[str, str] | None = None
+    tables: Mapping[str, TableSettings], coverage: Coverage, look: Callable[[str, TableView], None]
 ) -> None:
-    """Look into all message tables, by the xid that the id carries; note each database that does not answer.
+    """Look into message tables; note each that answers, and each that does not, or is a foreign table."""
+    for source, settings in tables.items():
+        try:
+            with opened_table(source, settings) as view:
+                look(source, view)
+        except ConfigurationError as error:
+            coverage.miss(f"table source {source}", str(error), is_fault=True)
+        else:
+            coverage.databases.append(source)
+
+
+class LocalSearch(NamedTuple):
+    """A search in message tables, by the xid that an id carries.
 
     Args:
         kafka: None: the progress of the sources in Kafka is not asked for.
     """
-    is_ours = born_ms(found.transaction_id) is not None  # ids of table mode are UUIDs of version 7
-    for source, settings in tables.items():
-        if not (is_ours or settings.is_foreign):
-            continue
-        try:
-            names = settings.message_names()
-            with table_connection(source, names, settings.connection_string()) as connection:
-                _TableSearch(source, found, kafka, channel).look(MessageTable(names), connection)
-        except ConfigurationError as error:
-            found.miss(f"table of source {source}", str(error), is_fault=True)
 
-
-class _TableSearch(NamedTuple):
-    """A search in one message table."""
-
-    source: str
     found: Findings
     kafka: Mapping[str, str] | None
     channel: Channel
 
-    def look(self, table: MessageTable, connection: psycopg.Connection) -> None:
-        found, view = self.found, TableView(table, connection)
-        id_ = found.transaction_id
+    def look_into_table(self, source: str, view: TableView) -> None:
+        found, id_ = self.found, self.found.transaction_id
+        if born_ms(id_) is None:  # ids of table mode are UUIDs of version 7
+            return
         try:
-            outcome = ask_table_outcome(table.names, id_, connection)
+            outcome = ask_table_outcome(view.table.names, id_, view.connection)
         except UsageError:  # no transaction of this database has the xid
             return
         if outcome is Outcome.ROLLED_BACK and not view.was_rolled_back(xid_of(id_)):
             outcome = Outcome.TOO_OLD  # it has no row in this table: it may have some in others
-        progress, committed = (view.progress() or (None, None))[1], self._committed()
+        progress, committed = (view.progress() or (None, None))[1], self._committed(source)
         waiting, discarded = view.find(id_)  # after the progress: what has gone since was delivered
         delivered = view.find_delivered(id_)  # after the rows: their evidence is there when they have gone
-        found.outcomes[self.source] = Status.NOT_FOUND if outcome is Outcome.TOO_OLD else Status(outcome)
+        found.outcomes[source] = Status.NOT_FOUND if outcome is Outcome.TOO_OLD else Status(outcome)
         if outcome is Outcome.OPEN and (pid := view.backend_of(xid_of(id_))) is not None:
-            found.backends[self.source] = pid
-        found.databases.append(self.source)
+            found.backends[source] = pid
         began, what = started_us_of(id_) // 1_000, f"xid {xid_of(id_)}: {outcome}"
-        found.note(TimelineEvent(began, EventKind.LOCAL, self.source, None, None, None, what))
+        found.note(TimelineEvent(began, EventKind.LOCAL, source, None, None, None, what))
         is_named = progress is not None and id_ in progress.transactions
         batch = frozenset(progress.ids if progress and is_named else ())
-        is_delivered = bool(progress and committed == (progress.batch, progress.incarnation, progress.nonce))
         for row in waiting:
             if progress and row.id in batch:
-                self._take(EventKind.IN_BATCH, row, f", batch {progress.batch}")
+                self._take(source, EventKind.IN_BATCH, row, f", batch {progress.batch}")
+                is_delivered = committed == (progress.batch, progress.incarnation, progress.nonce)
                 found.delivered |= {row.id} if is_delivered else set()
             else:
-                self._take(EventKind.WAITS, row, row.detail and f", {row.detail}")
+                self._take(source, EventKind.WAITS, row, row.detail and f", {row.detail}")
         for row in discarded:
-            self._take(EventKind.REFUSED, row, f": {row.detail}")
+            self._take(source, EventKind.REFUSED, row, f": {row.detail}")
         for row in delivered:
-            self._take(EventKind.DELIVERED, row, f", {row.detail}")
+            self._take(source, EventKind.DELIVERED, row, f", {row.detail}")
 
-    def _committed(self) -> Committed | None:
+    def _committed(self, source: str) -> Committed | None:
         try:
-            return read_committed(self.kafka, self.channel, self.source) if self.kafka is not None else None
+            return read_committed(self.kafka, self.channel, source) if self.kafka is not None else None
         except ConfigurationError as error:
-            self.found.miss(f"progress of source {self.source} in Kafka", str(error))
+            self.found.miss(f"progress of source {source} in Kafka", str(error))
             return None
 
-    def _take(self, what: EventKind, row: FoundRow, more: str = "") -> None:
+    def _take(self, source: str, what: EventKind, row: FoundRow, more: str) -> None:
         found, detail = self.found, f"for {row.topic}, service {row.service}{more}"
-        found.note(TimelineEvent(row.at_ms or row.started_us // 1_000, what, self.source, None, None, row.id, detail))
-        found.sources.add(self.source)
+        found.note(TimelineEvent(row.at_ms or row.started_us // 1_000, what, source, None, None, row.id, detail))
+        found.sources.add(source)
         if found.position in {None, row.id}:
             found.topics.add(row.topic)
             found.since_ms = row.stamped_ms if found.since_ms is None else min(found.since_ms, row.stamped_ms)
@@ -136,7 +135,7 @@ class _TableSearch(NamedTuple):
 
 @dataclass
 class TopicSearch:
-    """Searches topics for one transaction.
+    """Searches topics for one transaction: at known places, else by time.
 
     Args:
         since: Search from here on, ms since 1970.
@@ -194,10 +193,9 @@ class TopicSearch:
 
     def _read_real(self, walk: Walk, topic: str) -> None:
         """Read the partitions that the keys choose, then the others: the topic may have had fewer."""
-        there, since = walk.reader.partitions(topic), self.since
-        if not there:
-            self.found.miss(topic, "the topic does not exist, or may not be described")
+        if not (there := walk.partitions(topic)):
             return
+        since = self.since
         if self._real_since is not None:
             since = self._real_since - SKEW_MS
         chosen = {_partition_of(*one, len(there)) for one in self._targets.get(topic, {}).values()}
@@ -302,3 +300,91 @@ class TopicSearch:
 def _partition_of(named: int, key: bytes | None, partitions: int) -> int:
     """Return the partition of a message; -1: it may be in any, as it names none and has no key."""
     return named if named != ANY_PARTITION or key is None else partition_for_key(key, partitions)
+
+
+@dataclass
+class KeySearch(Coverage):
+    """Searches for one key; collects what was found, what was read, and what was not.
+
+    Args:
+        topics: Real topics that count; none: all, and no real topic is read.
+        service: The service that counts; None: all. Records of real topics do not name theirs.
+        rows: Ids of the rows that were found, by table source.
+    """
+
+    key: bytes
+    topics: Collection[str]
+    service: str | None
+    passed: Callable[[int], None] = lambda _: None
+    found: list[FoundMessage] = field(default_factory=list)
+    rows: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self._encoded = base64.b64encode(self.key)
+
+    def look_into_table(self, source: str, view: TableView) -> None:
+        """Search the rows that wait and those that are discarded."""
+        waiting, discarded = view.find(self.key)
+        if ROWS in {len(waiting), len(discarded)}:
+            self.miss(f"table source {source}", f"more than {ROWS} rows of this key")
+        for row in (*waiting, *discarded):
+            standing = Standing.DISCARDED if row.at_ms else Standing.WAITING
+            found = (row.message, row.topic, row.service, f"row {row.id} of table source {source}")
+            if self._note(FoundMessage(standing, *found, row.started_us // 1_000, row.detail)):
+                self.rows[source].append(row.id)
+
+    def channel_topics(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
+        """Search the halves that are not settled, and the discard topic."""
+        progress, unread = read_progress(kafka, channel)
+        self.unread += unread
+        with SpanReader(kafka, channel.channel.relay_group) as reader:
+            walk = Walk(reader, self, self.passed)
+            for number, one in progress.items():
+                for span, is_unsettled in unsettled_spans(reader.whole(channel.half.name, number), one.half):
+                    walk.read([span], partial(self._take_half, is_unsettled))
+            spans = [reader.whole(channel.channel.discard_topic, number) for number in range(channel.partitions)]
+            dead: dict[bytes, FoundMessage] = {}
+            walk.read(spans, partial(self._take_discarded, dead))
+        for message in dead.values():
+            self._note(message)
+
+    def real_topics(self, kafka: Mapping[str, str], group: str, since_ms: int) -> None:
+        """Search the key's partition of each topic that was named, from a time on, ms since 1970."""
+        with SpanReader(kafka, group) as reader:
+            walk = Walk(reader, self, self.passed)
+            for topic in sorted(self.topics):
+                if there := walk.partitions(topic):
+                    number = partition_for_key(self.key, len(there))
+                    walk.read(reader.since(topic, [number], since_ms), self._take_real)
+
+    def _note(self, message: FoundMessage) -> bool:
+        counts = (not self.topics or message.topic in self.topics) and self.service in {None, message.service or None}
+        if counts:
+            self.found.append(message)
+        return counts
+
+    def _take_half(self, is_unsettled: Callable[[int], bool], message: Message) -> None:
+        if message.key() == self.key and is_unsettled(message.offset() or 0) and (half := to_half(message)):
+            control = half.control
+            id_ = message_id(control.transaction_id, control.position)
+            standing = Standing.UNSETTLED
+            self._note(FoundMessage(standing, id_, control.topic, control.service, place_of(message), half.append_time))
+
+    def _take_discarded(self, dead: dict[bytes, FoundMessage], message: Message) -> None:
+        """Note a dead letter, or that it has left: its key is its message id."""
+        place, value = message.key() or b"", message.value()
+        if value is None:
+            dead.pop(place, None)
+        elif self._encoded in value:  # nearly all others are ruled out without parsing; a manifest has no key
+            envelope = parse_envelope(value)
+            if envelope.key == self.key:  # a half that is malformed may lack the headers
+                headers = {name: (content or b"").decode(errors="replace") for name, content in envelope.headers}
+                topic, service = headers.get(TARGET_HEADER, "").rpartition(":")[0], headers.get(SERVICE_HEADER, "")
+                found = (place.decode(errors="replace"), topic, service, place_of(message), envelope.timestamp)
+                dead[place] = FoundMessage(Standing.DISCARDED, *found)
+
+    def _take_real(self, message: Message) -> None:
+        if message.key() == self.key:
+            id_ = (dict(headers_of(message)).get(MESSAGE_ID_HEADER) or b"").decode(errors="replace")
+            found = (id_, message.topic() or "", "", place_of(message), message.timestamp()[1])
+            self.found.append(FoundMessage(Standing.DELIVERED, *found))

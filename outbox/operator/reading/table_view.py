@@ -3,6 +3,8 @@
 And the connections to its database.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, LiteralString, NamedTuple
@@ -16,6 +18,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import HALTED, OWNER, PROGRESS, STATEMENT_SECONDS, Owner, source_name
 from outbox._postgres.table_errors import explanation_of
 from outbox._rules.source_progress import Progress
+from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, TableError
 from outbox.operator.state.waiting_rows import TopicRows, WaitingRow
 from outbox.protocol.identifiers import message_id, started_us_of, table_transaction_id, xid_of
@@ -95,6 +98,18 @@ def table_connection(
             ) from error
 
 
+@contextmanager
+def opened_table(source: str, settings: TableSettings, *, writes: bool = False) -> Iterator[TableView]:
+    """Open the message table of a source; for errors, and for `writes`, see `table_connection()`.
+
+    Raises:
+        ConfigurationError: It is a foreign table.
+    """
+    names = settings.message_names()
+    with table_connection(source, names, settings.connection_string(), writes=writes) as connection:
+        yield TableView(MessageTable(names), connection)
+
+
 _BY_TOPIC: LiteralString = (
     "WITH first AS (SELECT {known}, created_at FROM {message} ORDER BY id LIMIT %(most)s)"
     " SELECT topic, count(*), max(partition), min({started}) FROM first GROUP BY topic ORDER BY 4, 1"
@@ -170,52 +185,52 @@ class TableView:
     """
 
     def __init__(self, table: MessageTable | ForeignSource, connection: psycopg.Connection[Any]) -> None:
-        self._table = table
-        self._connection = connection
+        self.table = table
+        self.connection = connection
         self._source = source_name(table.names.schema, table.names.source)
 
-    def _all(self, statement: LiteralString, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        return self._connection.execute(self._table.compose(statement), parameters).fetchall()
+    def all(self, statement: LiteralString, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        return self.connection.execute(self.table.compose(statement), parameters).fetchall()
 
     def now_ms(self) -> int:
         """Return the database's time, ms since 1970."""
-        ((now,),) = self._all(_NOW)
+        ((now,),) = self.all(_NOW)
         return int(now)
 
     def progress(self) -> tuple[str, Progress] | None:
         """Return the name under which the table is delivered, and the progress; None: it never was."""
-        for name, *progress in self._all(PROGRESS):
+        for name, *progress in self.all(PROGRESS):
             return name, Progress.read(*progress)
         return None
 
     def has_evidence(self) -> bool:
-        return bool(self._all(_EVIDENCE))
+        return bool(self.all(_EVIDENCE))
 
     def owner(self) -> Owner | None:
         """Return the session that holds the owner's lock; None: none does."""
-        row = self._connection.execute(OWNER, {"source": self._source}).fetchone()
+        row = self.connection.execute(OWNER, {"source": self._source}).fetchone()
         return None if row is None else Owner(*row)
 
     def halted(self) -> str:
         """Return why the last owner stopped; empty: it did not."""
-        return "".join(why for (why,) in self._all(HALTED))
+        return "".join(why for (why,) in self.all(HALTED))
 
     def by_topic(self, most: int) -> list[TopicRows]:
         """Return how many rows wait for each topic, of the first rows of the table."""
-        return [TopicRows(*row) for row in self._all(_BY_TOPIC, {"most": most})]
+        return [TopicRows(*row) for row in self.all(_BY_TOPIC, {"most": most})]
 
     def later(self, most: int) -> tuple[int, int]:
         """Return how many messages wait for their time, and how many of them are overdue; both at most `most`."""
-        ((later, overdue),) = self._all(_LATER, {"most": most})
+        ((later, overdue),) = self.all(_LATER, {"most": most})
         return later, overdue
 
     def rows(self, most: int) -> list[WaitingRow]:
         """Return the first rows of the table, without their values."""
-        return [WaitingRow(*row) for row in self._all(_ROWS, {"most": most})]
+        return [WaitingRow(*row) for row in self.all(_ROWS, {"most": most})]
 
     def discarded(self) -> dict[str, int]:
         """Return how many rows are discarded, by reason."""
-        return dict(self._all(_REASONS))
+        return dict(self.all(_REASONS))
 
     def find(self, wanted: str | bytes) -> tuple[list[FoundRow], list[FoundRow]]:
         """Return the rows that wait, and those that are discarded, of a local transaction by its id, or of a key.
@@ -224,25 +239,25 @@ class TableView:
         """
         which = _OF_KEY if isinstance(wanted, bytes) else _LOCAL
         parameters = {"key": wanted} if isinstance(wanted, bytes) else local_of(wanted)
-        waiting = self._all(_SCHEDULED + which, {**parameters, "most": ROWS})  # before them: none is missed
-        waiting += self._all(_WAITING + which, {**parameters, "most": ROWS})
-        discarded = self._all(_DISCARDED + which, {**parameters, "most": ROWS})
+        waiting = self.all(_SCHEDULED + which, {**parameters, "most": ROWS})  # before them: none is missed
+        waiting += self.all(_WAITING + which, {**parameters, "most": ROWS})
+        discarded = self.all(_DISCARDED + which, {**parameters, "most": ROWS})
         return [FoundRow(*row) for row in waiting], [FoundRow(*row) for row in discarded]
 
     def find_delivered(self, transaction_id: str) -> list[FoundRow]:
         """Return the evidence of the rows of a local transaction (R61)."""
-        return [FoundRow(*row) for row in self._all(_DELIVERED, {**local_of(transaction_id), "most": ROWS})]
+        return [FoundRow(*row) for row in self.all(_DELIVERED, {**local_of(transaction_id), "most": ROWS})]
 
     def was_rolled_back(self, xid: int) -> bool:
         """Return whether the server has it of the last transaction with an xid that it was rolled back."""
         try:
-            return self._connection.execute(_STATUS, (str(xid),)).fetchone() == ("aborted",)
+            return self.connection.execute(_STATUS, (str(xid),)).fetchone() == ("aborted",)
         except psycopg.errors.InvalidParameterValue:  # it was not assigned
             return False
 
     def backend_of(self, xid: int) -> int | None:
         """Return the process id of the backend in which a transaction is open; None: in none."""
-        row = self._connection.execute(_BACKEND, {"xid": xid}).fetchone()
+        row = self.connection.execute(_BACKEND, {"xid": xid}).fetchone()
         return None if row is None else int(row[0])
 
 

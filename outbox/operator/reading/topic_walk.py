@@ -30,6 +30,13 @@ class Walk:
     most: int = RECORDS
     narrower: str = "narrow it with --since"
 
+    def partitions(self, topic: str) -> range:
+        """Return the partitions of a real topic; that there are none is noted."""
+        there = self.reader.partitions(topic)
+        if not there:
+            self.coverage.miss(topic, "the topic does not exist, or may not be described", is_fault=True)
+        return there
+
     def read(
         self,
         spans: Sequence[Span],

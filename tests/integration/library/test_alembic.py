@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from outbox import TableNames
 from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import missing_rights
 from outbox.inbox import Inbox
 from tests.support.harness import Site
 
@@ -91,7 +92,7 @@ class Migrations:
             table.verify(connection)
             connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(self.role)))
             for grant in (table.application_grant(self.role), table.checker_grant(self.role)):
-                assert table.missing_grants(connection, grant.rights) == []
+                assert missing_rights(connection, grant.schema, grant.rights) == []
             with connection.transaction():
                 assert Inbox("billing", self.names).once(connection, "a/0")
 

@@ -23,10 +23,12 @@ from sqlalchemy.schema import MetaData
 from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames, TypedTopic
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.publish_function import STARTED_US
+from outbox._settings.declared import TableSettings
 from outbox.errors import TableError, UsageError
 from outbox.message import HeadersInput
-from outbox.operator.reading.discards import DiscardedTable
+from outbox.operator.deciding.discarded_rows import DiscardedRows
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
+from outbox.protocol.op import OpKind
 from outbox.recorder import NoRecorder
 from outbox.serialization import JsonSerializer
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
@@ -284,13 +286,13 @@ def test_a_row_proves_the_commit_wherever_it_is(lone: Place) -> None:
         _deliver(lone, connection, ids[0])
         _discard(lone, connection, ids[1:])
         assert {lone.outbox.outcome(id_, connection) for id_ in ids} == {Outcome.COMMITTED}
-        table = DiscardedTable(MessageTable(lone.site.tables), connection)
-        found = {one.transaction: one for one in table.read()}
-        moved = table.deliver(found[ids[1]])
-        table.drop(found[ids[2]])
-        assert [one.transaction for one in table.read()] == [ids[3]]
-        assert moved is not None
-        assert {lone.outbox.outcome(id_, connection) for id_ in [*ids, moved.transaction_id]} == {Outcome.COMMITTED}
+        rows = DiscardedRows("shop", TableSettings(dsn=lone.site.postgres_url, table_prefix=lone.site.tables.prefix))
+        found = {one.transaction: one for one in rows.read()}
+        rows.decide([found[ids[1]]], OpKind.DELIVER, "")
+        rows.decide([found[ids[2]]], OpKind.ROLLBACK, "")
+        assert [one.transaction for one in rows.read()] == [ids[3]]
+        moved = rows.moved[found[ids[1]]].transaction or ""
+        assert {lone.outbox.outcome(id_, connection) for id_ in [*ids, moved]} == {Outcome.COMMITTED}
 
 
 def test_where_evidence_is_purged_the_outcome_is_too_old(lone: Place) -> None:

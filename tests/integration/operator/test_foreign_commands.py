@@ -133,7 +133,7 @@ def test_what_is_not_read_is_named(shop: Site) -> None:
     _insert(shop, "orders")
     ((id_,),) = shop.sql(f"SELECT event_id::text FROM {KIND.table(shop)}")
     document = _document(trace, shop, Exit.UNPROVABLE, id_, "--since", "2026-01-01")
-    assert [one["place"] for one in document["not_searched"]] == [f"table of source {SOURCE}"]
+    assert [one["place"] for one in document["not_searched"]] == [f"table source {SOURCE}"]
     assert NOT_READ in document["not_searched"][0]["why"]
     code, printed = _call(resolve, shop, id_, "--rollback", "--reason", "why", "--yes")
     assert (code, "nothing was decided" in " ".join(printed.split())) == (Exit.FINDINGS, True)

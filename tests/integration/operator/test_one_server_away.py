@@ -140,7 +140,7 @@ def test_a_server_that_is_away_must_be_started(shop: Site, waiting: str) -> None
     (found,) = [one for one in findings(shop, away) if one[0] == f"table source {SOURCE}"]
     assert found[2].startswith("start Postgres")
     code, printed = call_command(trace.app, shop, waiting, environ=away)
-    assert (code, f"not searched: table of source {SOURCE}" in printed) == (Exit.UNPROVABLE, True)
+    assert (code, f"not searched: table source {SOURCE}" in printed) == (Exit.UNPROVABLE, True)
     code, printed = call_command(discarded.app, shop, "list", environ=away)
     assert (code, f"table source {SOURCE} cannot be asked" in printed) == (Exit.UNPROVABLE, True)
 

@@ -19,7 +19,7 @@ from outbox._settings.declared import CheckerDatabase
 from outbox.errors import KafkaUnreachable, TransactionFenced
 from outbox.operator.commands.resolve import app
 from outbox.operator.deciding.discarded_places import send_decisions
-from outbox.operator.reading.database_view import DatabaseView
+from outbox.operator.reading.database_view import Alive, DatabaseView
 from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
@@ -240,15 +240,14 @@ def test_an_open_local_transaction_is_left_alone_at_the_last_moment_too(
     rows, request = _rows(still), _request(still, entry)
     with still.connect() as application, application.transaction():
         application.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(entry.transaction_id),))
-        (seen,) = rows.decide([request], kind, alive=lambda _: (), gone=None).values()
+        (seen,) = rows.decide([request], kind).values()
         assert (seen.standing, seen.holder) == (SourceState.OPEN, application.info.backend_pid)
     assert entry.transaction_id not in still.rows()
-    assert rows.decide([request], kind, alive=lambda _: (), gone=None)[entry.transaction_id].placed
+    assert rows.decide([request], kind)[entry.transaction_id].placed
 
 
-def _rows(site: Site) -> DatabaseView:
-    settings = CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
-    return DatabaseView("shop", settings, site.name)
+def _rows(site: Site, alive: Alive = lambda _: ()) -> DatabaseView:
+    return DatabaseView("shop", CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name), site.name, alive)
 
 
 def _request(site: Site, entry: OpEntry) -> CheckRequest:
@@ -266,9 +265,8 @@ def test_what_may_be_purged_at_this_moment_is_not_decided(
 ) -> None:
     entry, looks, reads = _undecided(still, outbox), iter(purged), iter(alive)
     monkeypatch.setattr("outbox.operator.reading.database_view._is_purged", lambda *_: next(looks))
-    view, request = _rows(still), _request(still, entry)
-    found = view.decide([request], OpKind.ROLLBACK, alive=lambda ids: ids if next(reads) else (), gone=None)
-    seen = found[entry.transaction_id]
+    view, request = _rows(still, lambda ids: ids if next(reads) else ()), _request(still, entry)
+    seen = view.decide([request], OpKind.ROLLBACK)[entry.transaction_id]
     assert (seen.standing, seen.placed) == (SourceState.PURGED, False)
     assert entry.transaction_id not in still.rows()
 

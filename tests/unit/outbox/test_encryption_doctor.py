@@ -132,9 +132,8 @@ def test_commands_warn_of_remote_servers(
 ) -> None:
     """The connections themselves are not tried."""
     monkeypatch.setattr(checks, "describe_channel", _dead)
-    monkeypatch.setattr(checks, "database", _dead)
     monkeypatch.setattr(checks, "examine_sources", _nothing)
-    monkeypatch.setattr(checks, "examine_checker_database", _nothing)
+    monkeypatch.setattr(checks, "examine_databases", _nothing)
     monkeypatch.setattr(checker.self_check, "_database", lambda *_: Finding("database", "", "fine"))
     said = CliRunner().invoke(app, words, env=VARIABLES).output
     assert re.findall(r"warning: (.+?) is reached", said) == ["Kafka on kafka-1", *(f"{name} on db" for name in names)]

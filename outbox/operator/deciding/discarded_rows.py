@@ -1,0 +1,116 @@
+"""The discarded rows of a message table, which an operator moves back into it, or deletes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import LiteralString, NamedTuple
+
+from outbox._service.exit_codes import warn
+from outbox._settings.declared import TableSettings
+from outbox.errors import ConfigurationError
+from outbox.operator.reading.table_view import TableView, local_of, opened_table
+from outbox.operator.state.discarded import DiscardedTransaction
+from outbox.protocol.identifiers import message_id, table_transaction_id
+from outbox.protocol.op import OpKind
+
+_LIST: LiteralString = (
+    "SELECT xid::text::bigint, {started}, service, (array_agg(reason ORDER BY id))[1],"
+    " (array_agg(detail ORDER BY id))[1], count(*), CAST(max(extract(epoch FROM discarded_at)) * 1000 AS bigint)"
+    " FROM {discarded} GROUP BY 1, 2, 3 ORDER BY min(id)"
+)
+_STAYS: LiteralString = (
+    "SELECT EXISTS (SELECT FROM {discarded}"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s AND service = %(service)s)"
+)
+_BACK: LiteralString = (
+    "WITH back AS (DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
+    " AND service = %(service)s RETURNING *)"
+)
+DECIDED: LiteralString = (  # of no message: that the local transaction committed (R74)
+    "INSERT INTO {delivered} (first_id, batch, {batch}) SELECT min(id), 0, int8multirange(), ARRAY[xid],"
+    " ARRAY[created_at], int8range(xid::text::bigint, xid::text::bigint, '[]'), '{{}}', '{{}}', '{{}}', '{{}}', '{{}}'"
+    " FROM back GROUP BY xid, created_at"
+)
+_MADE: LiteralString = (
+    "INSERT INTO {message} (service, topic, partition, timestamp, key, value, header_names, header_values)"
+    " SELECT service, topic, partition, timestamp, key, value, header_names, header_values FROM back"
+    " ORDER BY id RETURNING xid::text::bigint AS xid, {started} AS started, id"  # ids ascend in this order
+)
+_MOVED: LiteralString = (
+    "SELECT xid, started, new.id, old.id FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM made) AS new"
+    " FULL JOIN (SELECT id, row_number() OVER (ORDER BY id) AS n FROM back) AS old USING (n) ORDER BY n"
+)
+_DELIVER: LiteralString = f"{_BACK}, decided AS ({DECIDED}), made AS ({_MADE}) {_MOVED}"
+_DROP: LiteralString = f"{_BACK} {DECIDED} RETURNING first_id"
+_LEFT: LiteralString = (
+    "SELECT EXISTS (SELECT FROM {message} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s)"
+    " OR EXISTS (SELECT FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s)"
+)
+
+
+class Moved(NamedTuple):
+    """A transaction that is back in the message table: its new id, and its new message ids by those that they had."""
+
+    transaction: str | None = None
+    messages: Mapping[str, str] = MappingProxyType({})
+
+
+class DiscardedRows:
+    """The discarded rows of one message table.
+
+    Attributes:
+        unread: The table source, if its database did not answer.
+        moved: What is back in the message table.
+    """
+
+    def __init__(self, source: str, settings: TableSettings) -> None:
+        self.source = source
+        self._settings = settings
+        self.unread: set[str] = set()
+        self.moved: dict[DiscardedTransaction, Moved] = {}
+
+    def read(self) -> Iterator[DiscardedTransaction]:
+        """Yield the transactions that are there, the first rows first, one at a time."""
+        try:
+            with opened_table(self.source, self._settings) as view:
+                found = view.connection.cursor().stream(view.table.compose(_LIST))
+                for xid, us, service, reason, detail, count, discarded_ms in found:
+                    of = (table_transaction_id(xid, us), service, reason, detail, count, us // 1_000)
+                    yield DiscardedTransaction(*of, source=self.source, discarded_ms=discarded_ms)
+        except ConfigurationError as error:
+            self.unread.add(f"table source {self.source}")
+            warn(str(error))
+
+    def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, comment: str) -> None:
+        """Move rows back into the message table, behind all that wait, or delete them; each transaction by itself.
+
+        Raises:
+            ConfigurationError: Not all rows of a transaction go. Of it nothing was written.
+        """
+        del comment  # no record of the database holds it
+        with opened_table(self.source, self._settings, writes=True) as view:
+            for one in chosen:
+                self._decide(view, one, kind)
+
+    def _decide(self, view: TableView, one: DiscardedTransaction, kind: OpKind) -> None:
+        which = {**local_of(one.transaction), "service": one.service}
+        with view.connection.transaction():
+            found = view.all(_DELIVER if kind is OpKind.DELIVER else _DROP, which)
+            if view.all(_STAYS, which) == [(True,)] or any(None in row for row in found):  # R71
+                names = view.table.names
+                raise ConfigurationError(
+                    f"Transaction {one.transaction}: a trigger, a rule or row security of {names.message} or "
+                    f"{names.discarded} keeps rows from being deleted or inserted. Nothing was written. Drop it, or "
+                    "run this with another role."
+                )
+        if found and kind is OpKind.DELIVER:
+            new = table_transaction_id(*found[0][:2])
+            ids = {message_id(one.transaction, former): message_id(new, id_) for _, _, id_, former in found}
+            self.moved[one] = Moved(new, ids)
+
+    def left(self, chosen: Sequence[DiscardedTransaction]) -> list[DiscardedTransaction]:
+        """Return what waits in the message table, and what is discarded again."""
+        back = [one for one in chosen if one in self.moved]
+        if not back:
+            return []
+        with opened_table(self.source, self._settings) as view:
+            return [one for one in back if view.all(_LEFT, local_of(self.moved[one].transaction or "")) == [(True,)]]

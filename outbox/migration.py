@@ -31,7 +31,6 @@ def ddl(
     application_roles: Sequence[str] = (),
     checker_roles: Sequence[str] = (),
     relay_roles: Sequence[str] = (),
-    operator_roles: Sequence[str] = (),
     sink: bool = False,
     executor_roles: Sequence[str] = (),
     driver_roles: Sequence[str] = (),
@@ -45,8 +44,7 @@ def ddl(
         tables: Schema and name prefix of the tables; None: `public` and `outbox`.
         application_roles: Roles that get what the library needs.
         checker_roles: Roles that get what the checker and the audit need.
-        relay_roles: Roles that get what the relay needs in table mode.
-        operator_roles: Roles that get what operators need in table mode.
+        relay_roles: Roles that get what the relay, and operators, need in table mode.
         sink: Make the tables of the sink for Spark, too.
         executor_roles: Roles that get what tasks of Spark need for it.
         driver_roles: Roles that get what drivers of Spark need for it.
@@ -62,7 +60,6 @@ def ddl(
         "application": application_roles,
         "checker": checker_roles,
         "relay": relay_roles,
-        "operator": operator_roles,
         "executor": executor_roles,
         "driver": driver_roles,
     }
@@ -101,7 +98,7 @@ def parts(
         roles: Names of roles by what they are for.
     """
     roles, sink = defaultdict(tuple, roles), sink or bool(roles.get("executor") or roles.get("driver"))
-    if foreign and (roles["application"] or roles["checker"] or roles["operator"] or sink):
+    if foreign and (roles["application"] or roles["checker"] or sink):
         raise UsageError("A foreign table has no roles but those of the relay: the application owns it. Omit others.")
     if mark and not foreign:
         raise UsageError("A mark column is given without a message table. Give both, or neither.")
@@ -116,7 +113,6 @@ def parts(
         *map(messages.application_grant, roles["application"]),
         *map(messages.checker_grant, roles["checker"]),
         *map(messages.relay_grant, roles["relay"]),
-        *map(messages.operator_grant, roles["operator"]),
     ]
     made: list[Part] = [(callbacks, of_callbacks), (messages, of_messages)]
     return [*made, (of_sink, of_sink.grants(roles["executor"], roles["driver"]))] if sink else made

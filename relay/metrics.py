@@ -9,11 +9,12 @@ _DELIVERY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10
 _EVENTS = (
     *("op_lost", "contradiction", "op_settled", "op_contradicts_settled", "op_misplaced", "op_malformed"),
     *("op_foreign", "op_passed", "op_dropped", "op_reread", "half_reread", "half_copy", "stray", "parked"),
-    *("half_gone", "op_gone"),
+    *("half_gone", "op_gone", "expired"),
 )
 SERVED, NOT_SERVED, HALTED = PARTITION_STATES = "served", "not_served", "halted"
 OWNED, SOURCE_HALTED = SOURCE_STATES = "owned", "halted"
-UNDELIVERED, WAITING_ROWS, DISCARDED_ROWS = ROW_STATES = "undelivered", "waiting", "discarded"
+ROW_STATES = "undelivered", "waiting", "discarded", "expiring"
+UNDELIVERED, WAITING_ROWS, DISCARDED_ROWS, EXPIRING_ROWS = ROW_STATES
 
 TABLE = MetricTable("relay")
 
@@ -28,7 +29,7 @@ DELIVERY_SECONDS = TABLE.histogram(
 )
 TRANSACTIONS = TABLE.counter(
     "outbox_relay_transactions",
-    "Transactions that ended: delivered, late (from the discard topic), rolled_back, removed (from the discard topic)",
+    "Transactions that ended: delivered, late (from the discard topic), rolled_back, removed (from there, also by age)",
     outcome=("delivered", "late", "rolled_back", "removed"),
 )
 DISCARDS = TABLE.counter(
@@ -59,7 +60,8 @@ OLDEST_UNDECIDED_SECONDS = TABLE.gauge(
 LAG = TABLE.gauge("outbox_relay_lag", "Halves not read yet", partition=())
 DISCARDED = TABLE.gauge(
     "outbox_relay_discarded",
-    "Transactions in the discard topic: undecided or undeliverable. Discarded rows are in outbox_relay_table_rows",
+    "Transactions in the discard topic: undecided or undeliverable; expiring: those of the latter that are deleted "
+    "within seven days. Discarded rows are in outbox_relay_table_rows",
     partition=(),
     kind=(),
 )
@@ -85,7 +87,8 @@ TABLE_SOURCES = TABLE.gauge(
 TABLE_ROWS = TABLE.gauge(
     "outbox_relay_table_rows",
     "Rows of a table source: undelivered (estimated by the range of their ids; of a foreign table, up to 100,000), "
-    "waiting (for a real topic, or behind a row that does), discarded (neither moved back nor dropped, up to 10,000)",
+    "waiting (for a real topic, or behind a row that does), discarded (neither moved back nor dropped, up to 10,000), "
+    "expiring (those of them that are deleted within seven days)",
     source=(),
     state=ROW_STATES,
 )
@@ -98,10 +101,10 @@ TABLE_OLDEST_SECONDS = TABLE.gauge(
 )
 TABLE_UPKEEP_FAILURES = TABLE.counter(
     "outbox_relay_table_upkeep_failures",
-    "Times that upkeep of a table source failed, which stops no delivery: figures, purge of evidence, or wake, which "
-    "moves messages whose time has come",
+    "Times that upkeep of a table source failed, which stops no delivery: figures, purge of evidence, expire (of "
+    "discarded messages), or wake, which moves messages whose time has come",
     source=(),
-    work=("figures", "purge", "wake"),
+    work=("figures", "purge", "expire", "wake"),
 )
 
 # Decisions and checks.
@@ -115,7 +118,8 @@ EVENTS = TABLE.counter(
     "outbox_relay_events",
     "Other events: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too late, and another "
     "decision was applied), op_misplaced (its source does not write to its topic), half_gone (skipped because of "
-    "skip_lost), op_gone (deleted before it was read; check-back decides) and others",
+    "skip_lost), op_gone (deleted before it was read; check-back decides), expired (discarded messages that were "
+    "deleted after keep_discarded_ms) and others",
     kind=_EVENTS,
 )
 CHECKS = TABLE.counter("outbox_relay_check_requests", "Check requests sent")

@@ -158,7 +158,6 @@ def _grants() -> str:
         "application": (callbacks.application_grant("r"), messages.application_grant("r")),
         "relay": (messages.relay_grant("r"),),
         "checker": (callbacks.checker_grant("r"), messages.checker_grant("r")),
-        "operator": (messages.operator_grant("r"),),
         "executor": (SinkTables(names).executor_grant("r"),),
         "driver": (SinkTables(names).driver_grant("r"),),
         "consumer": (inbox.consumer_grant("r"),),

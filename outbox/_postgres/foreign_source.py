@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS {discarded} (
 COMMENT ON TABLE {discarded} IS
     'Rows that the relay could not deliver, with the reason. content: the row, if it was deleted from its table.';
 CREATE INDEX IF NOT EXISTS {index} ON {discarded} (row_id);
+CREATE INDEX IF NOT EXISTS {age_index} ON {discarded} (discarded_at);
 """
 
 
@@ -55,6 +56,7 @@ class ForeignSource(Tables):
             "source": sql.Identifier(names.schema, names.source),
             "discarded": sql.Identifier(names.schema, names.discarded),
             "index": sql.Identifier(f"{names.discarded}_row"),
+            "age_index": sql.Identifier(f"{names.discarded}_age"),
             "rows": sql.SQL("unnest(b.ids) AS r (id)"),
             "transactions": sql.SQL("CAST('{}' AS text[])"),
             "missing": sql.SQL("0"),
@@ -106,7 +108,7 @@ class ForeignSource(Tables):
         Args:
             mark: Column that is set after the delivery; empty: rows are deleted.
         """
-        ours = {self.names.discarded: ("SELECT", "INSERT"), self.names.source: ("SELECT", "INSERT", "UPDATE")}
+        ours = {self.names.discarded: ("SELECT", "INSERT", "DELETE"), self.names.source: ("SELECT", "INSERT", "UPDATE")}
         settle = sql.SQL("UPDATE ({})").format(sql.Identifier(mark)).as_string() if mark else "DELETE"
         return [
             Grant(self.names.schema, role, ours),

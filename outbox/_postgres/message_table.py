@@ -158,6 +158,7 @@ CREATE TABLE IF NOT EXISTS {discarded} (
 COMMENT ON TABLE {discarded} IS
     'Messages that the relay could not deliver, with the reason. A transaction is here whole, or not at all.';
 CREATE INDEX IF NOT EXISTS {discarded_index} ON {discarded} USING hash (key);
+CREATE INDEX IF NOT EXISTS {discarded_age} ON {discarded} (discarded_at);
 CREATE TABLE IF NOT EXISTS {source} (
     id integer PRIMARY KEY CHECK (id = 0),
     name text NOT NULL,
@@ -258,6 +259,7 @@ class MessageTable(Tables):
             "scheduled_index": sql.Identifier(f"{names.scheduled}_time"),
             "scheduled_part": sql.Identifier(f"{names.scheduled}_part"),
             "discarded_index": sql.Identifier(f"{names.discarded}_key"),
+            "discarded_age": sql.Identifier(f"{names.discarded}_age"),
             "delivered_index": sql.Identifier(f"{names.delivered}_xid"),
             "start": sql.SQL(_START),
             "started": sql.SQL(STARTED_US.replace("created_at", _START)),
@@ -336,6 +338,7 @@ class MessageTable(Tables):
         )
 
     def relay_grant(self, role: str) -> Grant:
+        """Return what the relay needs, and an operator's commands, too."""
         names = self.names
         return Grant(
             names.schema,
@@ -344,7 +347,7 @@ class MessageTable(Tables):
                 names.message: ("SELECT", "INSERT", "DELETE"),
                 names.scheduled: ("SELECT", "UPDATE", "DELETE"),  # UPDATE: it locks rows
                 names.message_sequence: ("SELECT",),
-                names.discarded: ("SELECT", "INSERT"),
+                names.discarded: ("SELECT", "INSERT", "DELETE"),
                 names.delivered: ("SELECT", "INSERT", "DELETE"),
                 names.source: ("SELECT", "INSERT", "UPDATE"),
             },
@@ -363,9 +366,3 @@ class MessageTable(Tables):
                 names.source: ("SELECT",),
             },
         )
-
-    def operator_grant(self, role: str) -> Grant:
-        """Return what an operator's commands need: all that the relay needs, and to move discarded messages back."""
-        names, rights = self.names, dict(self.relay_grant(role).rights)
-        rights[names.discarded] = (*rights[names.discarded], "DELETE")
-        return Grant(names.schema, role, rights)

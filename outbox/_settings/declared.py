@@ -26,6 +26,8 @@ NO_TABLES = "no message table is configured (setting tables)"
 """Why rows of table mode are not looked for."""
 
 DAY_MS = 86_400_000
+SOON_MS = 7 * DAY_MS
+"""Time for which discarded messages are shown as expiring before they are deleted."""
 
 _PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 _SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -221,7 +223,17 @@ class KeptSettings(SettingsTable):
     )
 
 
-class TableSettings(KeptSettings, Service, Database, reader="a table source"):
+class DiscardSettings(SettingsTable):
+    """How long what could not be delivered is kept."""
+
+    keep_discarded_ms: int = setting(
+        30 * DAY_MS,
+        "Age up to which discarded messages are kept; older ones are deleted, with an alert a week before.",
+        least=DAY_MS,
+    )
+
+
+class TableSettings(DiscardSettings, KeptSettings, Service, Database, reader="a table source"):
     """One message table, or foreign table, that the relay delivers from."""
 
     layout: LayoutName = setting(
@@ -381,7 +393,7 @@ class HalfLibrarySettings(LibrarySettings, ChannelSettings, reader="the library 
     )
 
 
-class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):
+class RelayFields(DiscardSettings, CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):
     """What the relay reads."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = (*ServiceFields.OPTIONS, "tables")

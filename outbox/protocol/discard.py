@@ -58,6 +58,7 @@ class Manifest:
         last_answer: The last answer's reason.
         ordering: The ordering key as percent-encoded text, None for none.
         incarnation: Database incarnation that the halves name, if any.
+        discarded_ms: Append time of its record, ms since 1970 by the broker's clock; 0: not known. It is no field.
     """
 
     transaction_id: str
@@ -75,6 +76,7 @@ class Manifest:
     last_answer: str = ""
     ordering: str | None = None
     incarnation: str | None = None
+    discarded_ms: int = 0
 
     def encode(self) -> bytes:
         return to_json(
@@ -116,7 +118,7 @@ def is_manifest_key(key: bytes) -> bool:
     return key.endswith(_MANIFEST_END)
 
 
-def parse_manifest(value: bytes | None) -> Manifest:
+def parse_manifest(value: bytes | None, discarded_ms: int = 0) -> Manifest:
     fields = parse_json(value, "a manifest")
     check_version(fields, "a manifest")
     decision = get_optional_text(fields, "decision")
@@ -137,6 +139,7 @@ def parse_manifest(value: bytes | None) -> Manifest:
         get_text(fields, "last_answer"),
         _parse_ordering(get_optional_text(fields, "ordering")),
         None if incarnation is None else check_uuid(incarnation),
+        discarded_ms,
     )
 
 

@@ -23,8 +23,7 @@ from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._service.exit_codes import UnsafeError
-from outbox._settings.declared import TableSettings
-from outbox.settings import TableNames
+from outbox._settings.declared import SOON_MS, TableSettings
 from relay import metrics
 from relay.delivery.call_watch import calling
 from relay.table.row_telemetry import Figures
@@ -60,6 +59,24 @@ _OPTIONS = (
 
 _BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
 """Delivery waits while upkeep is at work."""
+
+EXPIRE_ROWS = 100
+"""Discarded messages that one statement looks for; it deletes also what was discarded in the same moments."""
+
+# What remains in a foreign table remains shown (R60).
+_OLD: LiteralString = "discarded_at < now() - %(keep_ms)s * interval '1 millisecond' AND reason <> 'LEFT_IN_TABLE'"
+# A transaction is discarded in one moment. It fails where a row stays.
+_EXPIRE: LiteralString = (
+    "WITH old AS MATERIALIZED (SELECT discarded_at FROM {discarded} WHERE {old} ORDER BY discarded_at LIMIT %(rows)s),"
+    " due AS MATERIALIZED (SELECT ctid FROM {discarded} WHERE discarded_at IN (TABLE old) AND {old}),"
+    " gone AS (DELETE FROM {discarded} WHERE ctid = ANY (ARRAY(TABLE due)) RETURNING 1)"
+    " SELECT CAST(CASE WHEN gone = due THEN gone::text ELSE 'a trigger keeps discarded messages' END AS bigint)"
+    " FROM (SELECT count(*) AS due FROM due) AS named, (SELECT count(*) AS gone FROM gone) AS done"
+)
+_DISCARDS: LiteralString = (
+    "SELECT count(*), count(*) FILTER (WHERE {old})"
+    " FROM (SELECT reason, discarded_at FROM {discarded} ORDER BY discarded_at LIMIT 10000) AS found"
+)
 
 POOLED = (
     "the connection goes through a pooler in transaction mode, where each transaction may be in another session. "
@@ -108,11 +125,14 @@ class OwnedTable(ABC):
     origin_bytes = 0
     """By how much an origin header may be longer than the source's name with a number of 64 bits, bytes."""
 
-    def __init__(self, name: str, names: TableNames, connection: psycopg.Connection[Any], places: Places) -> None:
+    def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any], places: Places) -> None:
         self.name = name
         delivered = next(iter(places.values()))
         self.full_name = written(*delivered)
-        self._names = names
+        self._names = names = settings.table_names()
+        self._keep_discarded_ms = settings.keep_discarded_ms
+        parts = {"discarded": sql.Identifier(names.schema, names.discarded), "old": sql.SQL(_OLD)}
+        self._expire, self._discards = (sql.SQL(text).format(**parts) for text in (_EXPIRE, _DISCARDS))
         self._places = places
         self._connection = connection
         self._failing: set[str] = set()  # upkeep that failed when it was last tried
@@ -207,6 +227,16 @@ class OwnedTable(ABC):
         """Delete old evidence of delivered messages, if the table has any; return whether there may be more."""
         return self._keep_up("purge", self._purge) or False
 
+    def expire(self) -> bool:
+        """Delete what was discarded too long ago, in whole transactions; return whether there may be more (R91)."""
+        parameters = {"keep_ms": self._keep_discarded_ms, "rows": EXPIRE_ROWS}
+        look = lambda: self._connection.execute(self._expire, parameters).fetchone()  # noqa: E731
+        (messages,) = self._keep_up("expire", look) or (0,)
+        if messages:
+            log.warning("Discarded messages deleted by age", source=self.name, messages=messages)
+            metrics.EVENTS.labels("expired").inc(messages)
+        return bool(messages >= EXPIRE_ROWS)
+
     def wake(self) -> bool | None:
         """Move messages whose time has come into the table, if any can wait; return whether there may be more.
 
@@ -216,7 +246,9 @@ class OwnedTable(ABC):
 
     def figures(self) -> Figures | None:
         """Return what waits, and what is discarded; None: they cannot be read now."""
-        return self._keep_up("figures", self._figures)
+        soon = {"keep_ms": self._keep_discarded_ms - SOON_MS}
+        count = partial(self._connection.execute, self._discards, soon)
+        return self._keep_up("figures", lambda: (*self._figures(), *count().fetchall()[0]))
 
     def _wake(self) -> bool:
         """See `wake`."""
@@ -227,8 +259,8 @@ class OwnedTable(ABC):
         return False
 
     @abstractmethod
-    def _figures(self) -> Figures:
-        """See `figures`."""
+    def _figures(self) -> tuple[float, int]:
+        """Return the age of the oldest row in seconds, 0: none waits; and how many wait."""
 
     def _keep_up(self, work: str, do: Callable[[], T]) -> T | None:
         """Do what no delivery waits for: an error is logged, and the work is tried again later (R61)."""

@@ -17,8 +17,9 @@ STALE_SECONDS = 15.0
 
 log = structlog.get_logger()
 
-Figures = tuple[float, int, int]
-"""Age of the oldest row of a table in seconds, 0: none waits; how many wait; how many are discarded, up to 10,000."""
+Figures = tuple[float, int, int, int]
+"""Age of the oldest row of a table in seconds, 0: none waits; how many wait; how many are discarded, up to 10,000; and
+how many of these will soon be deleted."""
 
 
 class RowsThatWait:
@@ -50,10 +51,11 @@ def table_figures(source: str, figures: Figures | None) -> None:
     if figures is None:
         table_unserved(source)
         return
-    oldest_seconds, rows, discarded = figures
+    oldest_seconds, rows, discarded, expiring = figures
     _show_age(source, oldest_seconds)
     metrics.TABLE_ROWS.labels(source, metrics.UNDELIVERED).set(rows)
     metrics.TABLE_ROWS.labels(source, metrics.DISCARDED_ROWS).set(discarded)
+    metrics.TABLE_ROWS.labels(source, metrics.EXPIRING_ROWS).set(expiring)
 
 
 def _show_age(source: str, seconds: float) -> None:

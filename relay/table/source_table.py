@@ -22,7 +22,6 @@ from outbox.protocol.identifiers import table_transaction_id
 from relay.table.named_rows import columns
 from relay.table.owned_table import HALTED, OwnedTable, Window, is_id, refusals
 from relay.table.read_cursor import ReadCursor
-from relay.table.row_telemetry import Figures
 from relay.table.row_transactions import Refused
 from relay.table.rows import EPOCH_US, Local, Row, id_of
 
@@ -142,8 +141,7 @@ _WAKE: LiteralString = (
 _FIGURES: LiteralString = (
     "SELECT greatest((SELECT {age} FROM {message} WHERE id >= %(first)s ORDER BY id LIMIT 1),"
     " (SELECT extract(epoch FROM clock_timestamp() - min(not_before)) FROM {scheduled} WHERE not_before < now())),"
-    " (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(first)s),"
-    " (SELECT count(*) FROM (SELECT FROM {discarded} LIMIT 10000) AS found)"
+    " (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(first)s)"
 )
 
 
@@ -152,7 +150,7 @@ class SourceTable(OwnedTable):
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
         table = MessageTable(settings.table_names())
-        super().__init__(name, table.names, connection, table.places)
+        super().__init__(name, settings, connection, table.places)
         self._table = table
         self._keep_ms = settings.keep_settled_ms
         self._cursor = ReadCursor()
@@ -286,8 +284,8 @@ class SourceTable(OwnedTable):
         failpoint("relay.table_woken")
         return bool(found == rows and (moved or rows < WAKE_BEYOND))
 
-    def _figures(self) -> Figures:
+    def _figures(self) -> tuple[float, int]:
         """See `OwnedTable`. The number of rows that wait is about right."""
         row = self._connection.execute(self._table.compose(_FIGURES), {"first": self._cursor.first}).fetchone()
-        oldest, count, discarded = row or (0, 0, 0)
-        return float(oldest or 0), int(count), int(discarded)
+        oldest, count = row or (0, 0)
+        return float(oldest or 0), int(count)

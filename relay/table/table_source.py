@@ -46,7 +46,7 @@ HEARTBEAT_SECONDS = 3_600.0
 FIGURES_SECONDS = 5.0
 
 PURGE_SECONDS = 60.0
-"""Pause between two looks for old evidence. While there is more, each turn purges."""
+"""Pause between two looks for old evidence, and old dead letters. While there is more, each turn purges."""
 
 WAKE_SECONDS = 0.5
 """Pause between two looks for messages whose time has come."""
@@ -261,8 +261,8 @@ class TableSource:
         self._committed_at = time.monotonic()
 
     def _keep_up(self) -> None:
-        """Purge old evidence, set the figures, and warn of what waits."""
-        if time.monotonic() >= self._purge_at and not self._table.purge():
+        """Purge old evidence and old dead letters, set the figures, and warn of what waits."""
+        if time.monotonic() >= self._purge_at and not any([self._table.purge(), self._table.expire()]):
             self._purge_at = time.monotonic() + PURGE_SECONDS
         if time.monotonic() >= self._figures_at:
             self._figures_at = time.monotonic() + FIGURES_SECONDS

@@ -201,6 +201,17 @@ def r61_upkeep_that_fails(self: OwnedTable, work: str, do: Callable[[], T]) -> T
     return do()
 
 
+@mutant(OwnedTable.expire, "R91", Harm.LOST)
+@fails("integration/relay/test_table_counts.py::test_transactions_are_deleted_by_age_and_whole")
+@fails("integration/relay/test_table_counts.py::test_old_dead_letters_of_which_one_stays_all_stay")
+def r91_part_of_a_transaction(self: OwnedTable) -> bool:
+    """Dead letters are deleted by age with all that was discarded in the same moment, or not at all. Without it the
+    limit of a statement, or a row that stays, leaves a part of a transaction, which an operator then delivers."""
+    statement: LiteralString = "DELETE FROM {0} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {0} ORDER BY id LIMIT 2))"
+    first = sql.SQL(statement).format(sql.Identifier(self._names.schema, self._names.discarded))
+    return self._connection.execute(first).rowcount == 2
+
+
 @mutant(read_cursor.behind, "R62", Harm.LOST)
 @fails("unit/relay/test_read_cursor.py::test_a_place_has_what_its_snapshot_does_not_show")
 @fails("integration/relay/test_table_source.py::test_row_that_commits_long_after_higher_ids_is_delivered")

@@ -71,7 +71,7 @@ FIGURES: dict[str, tuple[Callable[[], int], int]] = {
         60_000,
     ),
     "commands": (lambda: len(_all_commands()), 23),
-    "options": (_options, 175),
+    "options": (_options, 174),
     "settings": (_settings, 73),
     "metrics": (_metrics, 47),
 }

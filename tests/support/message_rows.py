@@ -178,14 +178,14 @@ def assert_numbers(site: Site, topic: str, timeout: float = WAIT_SECONDS) -> lis
 _COLUMNS = "xid, id, created_at, service, topic, partition, timestamp, key, value, header_names, header_values"
 
 
-def plant_discarded(site: Site, *keys: str, reason: str = "TOPIC_MISSING") -> None:
-    """Publish one transaction with these keys for the topic `gone`, and discard it as a relay does."""
+def plant_discarded(site: Site, *keys: str, reason: str = "TOPIC_MISSING", days: int = 0) -> None:
+    """Publish one transaction with these keys for the topic `gone`, and discard it as a relay does, days ago."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, "gone", keys)
     site.sql(
         f"WITH gone AS (DELETE FROM {site.tables.message} RETURNING *)"
-        f" INSERT INTO {site.tables.discarded} ({_COLUMNS}, reason, detail)"
-        f" SELECT {_COLUMNS}, %s, 'why' FROM gone",
+        f" INSERT INTO {site.tables.discarded} ({_COLUMNS}, reason, detail, discarded_at)"
+        f" SELECT {_COLUMNS}, %s, 'why', now() - interval '{days} days' FROM gone",
         reason,
     )
     site.sql(

@@ -37,7 +37,6 @@ _INDEXED: LiteralString = (
     "SELECT count(*) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
     " WHERE i.indrelid = to_regclass(%s) AND a.attname = 'xid' AND i.indisvalid"
 )
-_MAY_INSERT: LiteralString = "SELECT has_any_column_privilege(to_regclass(%s), 'INSERT')"
 _BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0"
 _KEEPERS: LiteralString = (
     "SELECT coalesce(string_agg(what, ', ' ORDER BY what), 'none') FROM (SELECT 'trigger ' || tgname FROM pg_trigger"
@@ -178,17 +177,14 @@ def _examine_tables(connection: psycopg.Connection[Any], what: str, table: Messa
 
 
 def _grants(connection: psycopg.Connection[Any], what: str, table: MessageTable) -> Iterator[Finding]:
-    """Yield what a relay needs, and what an operator needs besides."""
+    """Yield what a relay and an operator need."""
     names, user = table.names, connection.info.user
     lacks = missing_rights(connection, names.schema, table.relay_grant(user).rights)
     for privilege, name in lacks:
         fix = f"run `outbox table create --relay-role {written(user)}`, or name the relay's role"
         yield Finding(what, f"role {user} may not {privilege} on {name}", fix)
     if not lacks:
-        inserts = connection.execute(_MAY_INSERT, (f'"{names.schema}"."{names.message}"',)).fetchone() == (True,)
-        decides = inserts and not missing_rights(connection, names.schema, {names.discarded: ("DELETE",)})
-        more = "; `outbox discarded deliver` and `drop` need a role of `outbox table create --operator-role`"
-        yield Finding(what, "", f"role {user} may deliver{', and decide on discarded rows' if decides else more}")
+        yield Finding(what, "", f"role {user} may deliver, and decide on discarded rows")
 
 
 def vacuum_problems(options: Mapping[str, str]) -> list[str]:

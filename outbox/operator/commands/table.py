@@ -33,8 +33,7 @@ def create(
     given: Given,
     application_role: Annotated[Roles, _role("Role that gets what the library needs")] = None,
     checker_role: Annotated[Roles, _role("Role that gets what the checker and the audit need")] = None,
-    relay_role: Annotated[Roles, _role("Role that gets what the relay needs in table mode")] = None,
-    operator_role: Annotated[Roles, _role("Role that gets what operators need in table mode")] = None,
+    relay_role: Annotated[Roles, _role("Role that gets what the relay, or an operator, needs in table mode")] = None,
     executor_role: Annotated[Roles, _role("Role that gets what tasks of Spark need")] = None,
     driver_role: Annotated[Roles, _role("Role that gets what drivers of Spark need")] = None,
     consumer_role: Annotated[Roles, _role("With --inbox: role that gets what a consumer needs")] = None,
@@ -59,7 +58,6 @@ def create(
         "application": application_role or (),
         "checker": checker_role or (),
         "relay": relay_role or (),
-        "operator": operator_role or (),
         "executor": executor_role or (),
         "driver": driver_role or (),
     }

@@ -91,7 +91,7 @@ def table_connection(
             yield connection
         except psycopg.Error as error:
             role = connection.info.user
-            right = foreign.relay_right(role) if foreign else f"--operator-role {written(role)}"
+            right = foreign.relay_right(role) if foreign else f"--relay-role {written(role)}"
             explained = explanation_of(error, names.schema, names.source, right)
             raise (TableError if explained else ConfigurationError)(
                 f"Table source {source}: {explained or query_problem(error)}"

@@ -201,7 +201,7 @@ class DiscardReader(OffsetReader):
         if message.value() is None:
             return
         try:
-            self._manifests[key] = parse_manifest(message.value())
+            self._manifests[key] = parse_manifest(message.value(), message.timestamp()[1])
         except NewerFormatError:
             raise
         except ProtocolError as error:

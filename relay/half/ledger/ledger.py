@@ -50,7 +50,7 @@ class Ledger:
         self._parking = Parking(parking)
         self.bodies = Bodies(bodies)
         self.deferred = Deferred()
-        self.discards = Discards()
+        self.discards = Discards(parking.keep_discarded_ms)
         self.pending = Pending(self.progress.unsettled, self._parking, self.bodies)
         self.overdue = Overdue(policy, self.pending.by_id.get, self.discards.parked)
         plain_ids = set[str]()

@@ -16,6 +16,7 @@ from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.op_decisions import Contradiction, Report
 from relay.half.serving.hand_out import Batch
 from relay.half.state.discard_index import ParkedHalves
+from relay.half.state.message_transaction import State
 
 OLD_MS = 60_000
 """Age from which an undecided transaction is exported with its service."""
@@ -34,7 +35,9 @@ def report_batch(batch: Batch, partition: int) -> None:
         refused(transaction.id, transaction.service, finding)
     _parked(batch.moves, partition)
     late = [transaction for transaction in delivered if transaction.discarded]
-    for what, some in (("delivered", late), ("removed", batch.removed)):
+    expired = [found for found in batch.removed if found.state is State.DISCARDED]  # nobody has decided on them
+    removed = [found for found in batch.removed if found.state is not State.DISCARDED]
+    for what, some in (("delivered", late), ("removed", removed), ("deleted by age", expired)):
         if some:
             log.info(
                 "Transactions left the discard topic", what=what, partition=partition, count=len(some), one=some[0].id
@@ -54,6 +57,7 @@ def report_batch(batch: Batch, partition: int) -> None:
     metrics.TRANSACTIONS.labels("delivered").inc(len(batch.plain) + len(delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
+    metrics.EVENTS.labels("expired").inc(sum(len(found.halves) for found in expired))
 
 
 def _parked(moves: Sequence[ParkedHalves], partition: int) -> None:
@@ -129,6 +133,7 @@ def set_waiting_figures(ledger: Ledger, now: int) -> None:
     metrics.OLDEST_SECONDS.labels(partition).set(0 if oldest is None else max(now - oldest, 0) / 1000)
     for kind, number in zip(("undecided", "undeliverable"), ledger.discards.count(), strict=True):
         metrics.DISCARDED.labels(partition, kind).set(number)
+    metrics.DISCARDED.labels(partition, "expiring").set(ledger.discards.expiring)
     _oldest_undecided(ledger, now)
 
 

@@ -136,6 +136,7 @@ def parking_policy(settings: RelaySettings) -> ParkingPolicy:
         settings.check_max,
         settings.pending_max,
         settings.listener_max_age_ms,
+        settings.keep_discarded_ms,
     )
 
 

@@ -17,6 +17,7 @@ import structlog
 from outbox._failpoints import failpoint
 from outbox._rules.broker_clock import BrokerClock
 from outbox._service.channels.channel_context import current_channel, enter_channel
+from outbox._settings.declared import SOON_MS
 from outbox.protocol.record import Record
 from relay.delivery.rules.volume import rest
 from relay.delivery.sending import BatchFeedback, Sending
@@ -264,6 +265,7 @@ class PartitionWorker(threading.Thread):
             deferring = ledger.deferred.services()
             report.deferring(self._deferring, deferring, self.partition)
             self._deferring = deferring
+            ledger.discards.expire(self._clock.now(_ms()), SOON_MS)
             report.set_waiting_figures(ledger, self._clock.now(_ms()))
             report.misplaced(ledger.dropped.take(self._clock.now(_ms())), self.partition)
             for reader in self._readers.both:

@@ -7,6 +7,7 @@ that Kafka transaction fails, it is thrown away with the ledger.
 
 from collections import defaultdict
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
@@ -17,6 +18,9 @@ from outbox.protocol.positions import Positions
 from relay.delivery.rules.outgoing import Finding
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import State, Transaction
+
+EXPIRE_AT_ONCE = 1_000
+"""Transactions that leave by age in one Kafka transaction."""
 
 
 class ParkedHalves(NamedTuple):
@@ -33,7 +37,9 @@ class Discards:
     Of those that pre-flight refused only the manifest is kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep_ms: int) -> None:
+        self.expiring = 0  # transactions that will soon leave by age
+        self._keep_ms = keep_ms
         self._parked: dict[str, Transaction] = {}
         self._refused: dict[str, Manifest] = {}
         self._followers: defaultdict[str, list[Half]] = defaultdict(list)
@@ -131,6 +137,21 @@ class Discards:
         self._refused.pop(transaction.id, None)
         self._removed.append(transaction)
         return self._followers.pop(transaction.id, [])
+
+    def expire(self, now: int, soon_ms: int) -> None:
+        """Let what was refused too long ago leave undelivered, by broker time (ms); nothing that is undecided (R91).
+
+        What was refused since the take-over is there since its first look. For `soon_ms` before, it is expiring.
+        """
+        for id_, manifest in self._refused.items():
+            if not manifest.discarded_ms:
+                self._refused[id_] = replace(manifest, discarded_ms=now)
+        kept = (manifest for id_, manifest in self._refused.items() if id_ not in self._resumed)
+        aged = [manifest for manifest in kept if manifest.discarded_ms < now - self._keep_ms + soon_ms]
+        old = [manifest for manifest in aged if manifest.discarded_ms < now - self._keep_ms][:EXPIRE_AT_ONCE]
+        self.expiring = len(aged) - len(old)
+        for manifest in old:
+            self.remove(from_manifest(manifest))
 
     def take_removed(self) -> list[Transaction]:
         """Transactions that leave the discard topic undelivered; they count as gone from now on."""

@@ -77,8 +77,7 @@ _DELETE: LiteralString = "DELETE FROM {table} AS t USING"
 _MARK: LiteralString = "UPDATE {table} AS t SET {mark} = {now} FROM"
 
 _FIGURES: LiteralString = (
-    "SELECT first.id, first.age, (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {waits} LIMIT 100000) AS found),"
-    " (SELECT count(*) FROM (SELECT FROM {discarded} LIMIT 10000) AS found)"
+    "SELECT first.id, first.age, (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {waits} LIMIT 100000) AS found)"
     " FROM (SELECT) AS one LEFT JOIN (SELECT {id}::text AS id, CAST({age} AS float) AS age FROM {table} AS t"
     " WHERE {waits} ORDER BY {order} LIMIT 1) AS first ON true"
 )
@@ -95,7 +94,7 @@ class ForeignStatements(NamedTuple):
 
     Args:
         figures: Returns the id of the first row that waits, its age (s) if the order column is a time, how many rows
-            wait, up to 100,000, and how many are discarded.
+            wait, up to 100,000.
         there: Returns those of some ids whose rows wait or are discarded.
     """
 
@@ -137,7 +136,7 @@ def make_statements(
             source=sql.Identifier(names.schema, names.source),
             discarded=discarded,
         ),
-        sql.SQL(_FIGURES).format(**parts, discarded=discarded),
+        sql.SQL(_FIGURES).format(**parts),
         sql.SQL(_THERE).format(**parts, discarded=discarded),
     )
 

@@ -19,7 +19,6 @@ from relay.table.foreign.foreign_columns import ID_ARRAYS, check_fits, has_index
 from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
 from relay.table.owned_table import OwnedTable, Window, is_id, refusals
-from relay.table.row_telemetry import Figures
 from relay.table.row_transactions import Refused
 from relay.table.rows import Row, RowId, local_of, which
 
@@ -48,7 +47,7 @@ class ForeignTable(OwnedTable):
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
         self._source = ForeignSource(settings.table_names(), settings.foreign_name())
-        super().__init__(name, settings.table_names(), connection, self._source.places)
+        super().__init__(name, settings, connection, self._source.places)
         self._layout = settings.foreign_layout()
         self._mark = settings.mark_column if settings.after == "mark" else ""
         self._statements: ForeignStatements  # as long as the progress is not read, there are none, and no reader
@@ -154,19 +153,19 @@ class ForeignTable(OwnedTable):
         del ready  # an id identifies a foreign row
         return self._take(self._statements.move, before, after, {"ids": _array(after.ids)} | refusals(refused, _array))
 
-    def _figures(self) -> Figures:
+    def _figures(self) -> tuple[float, int]:
         """See `OwnedTable`. Rows are counted up to 100,000.
 
         Without a time in the order column, the age is the time for which the first row has been the first one.
         """
         found = self._connection.execute(self._statements.figures, {}).fetchone()  # names have %%
-        first, age, count, discarded = found or (None, None, 0, 0)
+        first, age, count = found or (None, None, 0)
         if first is None:
             self._first = ""
-            return 0.0, 0, int(discarded)
+            return 0.0, 0
         if first != self._first:
             self._first, self._first_at = first, time.monotonic()
-        return max(float(age or 0), time.monotonic() - self._first_at), int(count), int(discarded)
+        return max(float(age or 0), time.monotonic() - self._first_at), int(count)
 
 
 def _array(ids: Iterable[object]) -> str:

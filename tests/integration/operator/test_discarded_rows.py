@@ -1,9 +1,7 @@
 """`outbox discarded`: discarded rows of message tables are listed, shown, moved back and deleted."""
 
-import json
 from typing import Any
 
-from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.discarded import app
 from tests.support.commands import call_command, call_for_json
@@ -90,20 +88,3 @@ def test_discarded_rows_are_dropped_for_good(store: Site) -> None:
     assert (code, "2 of 2 have left" in printed) == (Exit.OK, True)
     assert _list(store) == []
     assert waiting(store) == 0
-
-
-def test_a_role_without_the_operators_rights_is_told_what_it_lacks(store: Site) -> None:
-    plant_discarded(store, "one")
-    table = MessageTable(store.tables)
-    role, dsn = f"{store.name}_role", store.role("role", table.relay_grant)
-    tables = {SOURCE: {"dsn": dsn, "table_prefix": store.name}}
-    environ = {"OUTBOX_TABLES": json.dumps(tables)}
-    code, printed = call_command(app, store, "drop", "--all", "--yes", environ=environ)
-    assert code == Exit.CONFIGURATION
-    assert f"`outbox table create --table-prefix {store.name} --operator-role {role}`" in printed
-    with store.connect() as connection:
-        table.create(connection, [table.operator_grant(role)])
-    code, document = call_for_json(app, store, "deliver", "--all", "--yes", "--wait", "0", environ=environ)
-    assert document["transactions"][0]["new_transaction"]
-    assert waiting(store) == 1
-    assert code == Exit.FINDINGS

@@ -102,7 +102,7 @@ def test_rights_of_the_role_are_named(store: Site) -> None:
     execute(store, f"GRANT DELETE ON {{message}} TO {role}")
     execute(store, "DELETE FROM {message}")  # what waits without a relay is a finding
     fine = _findings(store, Exit.OK, OUTBOX_TABLES=json.dumps(tables))
-    assert any("--operator-role" in one["finding"] for one in fine)
+    assert any("decide on discarded rows" in one["finding"] for one in fine)
 
 
 def test_rows_that_wait_in_a_table_which_no_source_names_are_a_finding(store: Site) -> None:

@@ -211,6 +211,16 @@ def test_a_row_too_large_to_be_read_stays_in_its_table(shop: Site) -> None:
     assert "has more than 65,000,000 bytes" in detail
 
 
+def test_copies_of_discarded_rows_are_deleted_by_age(shop: Site) -> None:
+    BIGINT.create(shop)
+    shop.sql(
+        f"INSERT INTO {shop.name}_discarded (row_id, reason, detail, discarded_at) SELECT 1, reason, 'why',"
+        " now() - interval '31 days' FROM unnest(ARRAY['LEFT_IN_TABLE', 'TOPIC_MISSING']) AS reason"
+    )
+    relay(shop, BIGINT)
+    wait_until(lambda: [reason for _, reason, _, _ in discarded(shop)] == ["LEFT_IN_TABLE"], explain=shop.logs)
+
+
 def test_a_unique_index_that_is_dropped_while_the_table_is_served_stops_it(shop: Site) -> None:
     """R59: without it a row with the id of a delivered one would be deleted unread."""
     BIGINT.create(shop)

@@ -10,6 +10,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import resume
 from outbox.operator.commands.discarded import app
+from relay.table import owned_table
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Service, Site, other_database, wait_until
 from tests.support.message_rows import (
@@ -19,6 +20,7 @@ from tests.support.message_rows import (
     create,
     execute,
     insert,
+    plant_discarded,
     relay_settings,
     source_table,
     wait_empty,
@@ -228,3 +230,40 @@ def test_figures_that_cannot_be_read_stop_no_delivery(store: Site) -> None:
     wait_empty(store)
     assert_exactly(store, "orders")
     assert "Table source not served yet" not in relay.output()
+
+
+def kept(site: Site) -> list[str]:
+    return [bytes(key).decode() for (key,) in site.sql(f"SELECT key FROM {site.tables.discarded} ORDER BY id")]
+
+
+def test_transactions_are_deleted_by_age_and_whole(store: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owned_table, "EXPIRE_ROWS", 2)
+    plant_discarded(store, "a", days=32)
+    plant_discarded(store, "b", "c", "d", days=31)
+    plant_discarded(store, "e", "f", days=29)
+    with source_table(store) as source:
+        assert source.expire()
+        assert kept(store) == ["e", "f"]
+        assert not source.expire()
+
+
+def test_old_dead_letters_of_which_one_stays_all_stay(store: Site) -> None:
+    plant_discarded(store, "a", "b", days=31)
+    trigger(store, "BEFORE DELETE", store.tables.discarded, "IF OLD.key = ''a'' THEN RETURN NULL; END IF; RETURN OLD")
+    with source_table(store) as source:
+        assert not source.expire()
+    assert kept(store) == ["a", "b"]
+
+
+def test_old_dead_letters_are_shown_before_they_are_deleted(store: Site) -> None:
+    store.constants |= OFTEN
+    plant_discarded(store, "old", "old2", days=31)
+    plant_discarded(store, "soon", days=25)
+    plant_discarded(store, "new", days=1)
+    dsn, port = store.role("relay", MessageTable(store.tables).relay_grant), free_port()
+    relay = store.relay(extra=relay_settings(store, {"dsn": dsn}, OUTBOX_HTTP_PORT=str(port)))
+    wait_until(lambda: kept(store) == ["soon", "new"], explain=store.logs)
+    rows = partial(metric, port, "outbox_relay_table_rows", channel=store.name, source=SOURCE)
+    wait_until(lambda: (rows(state="discarded"), rows(state="expiring")) == (2, 1), explain=store.logs)
+    assert metric(port, "outbox_relay_events_total", channel=store.name, kind="expired") == 2
+    assert "Discarded messages deleted by age" in relay.output()

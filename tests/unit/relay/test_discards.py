@@ -39,6 +39,7 @@ COMMIT, ROLLBACK, DELIVER = OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DELIVER
 CHECKER, PRODUCER, LISTENER, OPERATOR = OpSource.CHECKER, OpSource.PRODUCER, OpSource.LISTENER, OpSource.OPERATOR
 ALL = 1_000_000
 LATE = 10**12
+DAY = 86_400_000
 MISSING = Finding(DiscardReason.TOPIC_MISSING, "topic real does not exist")
 
 
@@ -263,6 +264,28 @@ def test_a_half_that_comes_after_the_decision_is_settled() -> None:
     ledger.read_halves([half(1, 1, 1)])
     assert ledger.checkpoints().half == HalfCheckpoint(2, 2)
     assert ledger.counts["stray"] == 1
+
+
+@pytest.mark.parametrize("append_time", [0, DAY])  # 0: it was refused since the take-over, and seen at the first look
+def test_what_was_refused_leaves_by_age_and_what_is_undecided_stays(append_time: int) -> None:
+    manifest, ledger = ledger_with_refused().discards.refused(transaction_id(1)), new_ledger(halves=[half(1, 2)])
+    park(ledger)
+    ledger.restore_discards([parse_manifest(manifest.encode(), append_time)])
+    for days, expiring in ((1, 0), (23, 0), (25, 1), (31, 1)):
+        ledger.discards.expire(days * DAY, 7 * DAY)
+        assert (removed(ledger), ledger.discards.expiring) == ([], expiring)
+    ledger.discards.expire(31 * DAY + 1, 7 * DAY)
+    found = [(record.key, record.value) for record in hand_out(ledger).next(0).records]
+    assert found == [(f"{transaction_id(1)}/{end}".encode(), None) for end in (0, "manifest")]
+    assert ledger.discards.count() == (1, 0)
+
+
+def test_what_an_operator_resumed_does_not_leave_by_age() -> None:
+    ledger = ledger_with_refused()
+    ledger.discards.expire(DAY, 0)
+    ledger.read_ops([op(1, entry(DELIVER, 1, "0", 0, 0), source=OPERATOR)])
+    ledger.discards.expire(40 * DAY, 0)
+    assert (removed(ledger), ready(ledger)) == ([], [1])
 
 
 def test_a_half_that_cannot_be_parsed_is_removed_by_an_operator() -> None:

@@ -124,7 +124,7 @@ def test_relay_gets_what_it_needs_and_no_more() -> None:
     given = [statement.as_string() for grant in source.relay_grants("one", "Sent") for statement in grant.statements()]
     assert given == [
         'GRANT USAGE ON SCHEMA "relay" TO "one"',
-        'GRANT SELECT, INSERT ON "relay"."our_discarded" TO "one"',
+        'GRANT SELECT, INSERT, DELETE ON "relay"."our_discarded" TO "one"',
         'GRANT SELECT, INSERT, UPDATE ON "relay"."our_source" TO "one"',
         'GRANT USAGE ON SCHEMA "Sales" TO "one"',
         'GRANT SELECT, UPDATE ("Sent") ON "Sales"."Events" TO "one"',

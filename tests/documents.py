@@ -25,6 +25,7 @@ from outbox._service.exit_codes import Exit
 from outbox._settings.declared import CheckerDatabase, ServiceFields, TableSettings
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.of_jobs import LandSettings
+from outbox.operator.commands.init import KUBERNETES, Migration, files
 from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
@@ -101,6 +102,7 @@ def _tables() -> dict[str, str]:
         "metrics of land": _metrics(metrics_of(spark_jobs.landing.metrics)),
         "attacks": _attacks(),
         "bytes of Debezium": _table(("part", "converter", "column", "Debezium", "relay"), documented()),
+        "relay in Kubernetes": f"```yaml\n{files('shop', ['orders'], 'kafka:9092', Migration.SQL)[KUBERNETES]}```\n",
         "licences": _table(("package", "version", "licence"), licences()),
     }
 

@@ -22,7 +22,7 @@ from outbox.protocol.names import DEFAULT_CHANNEL, Channel
 NO_KAFKA = "Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers"
 """Error if no bootstrap servers are given."""
 
-NO_TABLES = "no message table is configured (setting tables)"
+NO_TABLES = "no message table is named (--table NAME=DSN, or the setting tables)"
 """Why rows of table mode are not looked for."""
 
 DAY_MS = 86_400_000

@@ -24,6 +24,8 @@ from outbox.errors import ConfigurationError
 class TableCommandSettings(MessageTables, ChannelSettings):
     """Settings of the subcommands that look at message tables, too."""
 
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "tables")
+
 
 class RightsSettings(AllowedTopics, MessageTables, ChannelSettings):
     """Settings of the subcommand that prints rights: the names for which a relay needs some."""
@@ -34,7 +36,7 @@ class RightsSettings(AllowedTopics, MessageTables, ChannelSettings):
 class DecisionSettings(OperatorName, TableCommandSettings):
     """Settings of the subcommands that decide on discarded transactions, erase, or pass by a record."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *TableCommandSettings.OPTIONS)
 
 
 class ContractSettings(ContractProfile, ChannelSettings):
@@ -56,7 +58,7 @@ class DoctorSettings(DatabasesSettings, RightsSettings, ContractSettings, Postgr
 class OperatorSettings(CheckedDatabases, TableCommandSettings):
     """Settings of the subcommands that look at halves and rows: those of Kafka, of all databases and message tables."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "postgres_url_file", "tables")
+    OPTIONS: ClassVar[tuple[str, ...]] = (*TableCommandSettings.OPTIONS, "postgres_url_file")
 
 
 class ResolveSettings(OperatorName, CheckAge, OperatorSettings):

@@ -70,8 +70,8 @@ FIGURES: dict[str, tuple[Callable[[], int], int]] = {
         lambda: sum(len(text.split()) for text in _files("docs/*.md", "README.md", "CHANGELOG.md")),
         60_000,
     ),
-    "commands": (lambda: len(_all_commands()), 23),
-    "options": (_options, 174),
+    "commands": (lambda: len(_all_commands()), 22),
+    "options": (_options, 166),
     "settings": (_settings, 73),
     "metrics": (_metrics, 47),
 }

@@ -1,6 +1,7 @@
 """`outbox discarded`: transactions that were not delivered, halves or rows, and an operator's decisions on them."""
 
-from collections.abc import Iterator
+import enum
+from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated
 
@@ -12,99 +13,96 @@ from outbox._service.output import Entry, Json, may_ask, print_entries, print_js
 from outbox._settings.declared import NO_TABLES
 from outbox.errors import UsageError
 from outbox.operator import words
+from outbox.operator.context import ONE_COMMAND
 from outbox.operator.deciding.discarded_places import Choice, Discards
-from outbox.operator.settings import DecisionSettings, Given, TableCommandSettings
-from outbox.operator.state.discarded import DiscardedTransaction
+from outbox.operator.settings import DecisionSettings, Given
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 
-app = typer.Typer(help="Transactions that were not delivered: list, deliver, drop.", no_args_is_help=True)
-
-Ids = Annotated[list[str] | None, typer.Argument(help="Transaction ids.", show_default=False)]
-All = Annotated[bool, typer.Option("--all", help="All transactions, limited by --service and --reason.")]
-Service = Annotated[str | None, typer.Option(help="Only transactions of this service.")]
-Reason = Annotated[DiscardReason | None, typer.Option(help="Only transactions with this reason.", case_sensitive=False)]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided.")]
-Comment = Annotated[str, typer.Option(help="Comment; stored in the op topic with your name. Not stored for rows.")]
-Wait = Annotated[
-    float, typer.Option("--wait-seconds", "--wait", min=0, help="Seconds to wait until a relay has done it.")
-]
+app = typer.Typer(help="Transactions that were not delivered: list, deliver, drop.", **ONE_COMMAND)
 
 
-@app.command("list")
-@setting_options(TableCommandSettings)
-def list_command(
+class Action(enum.StrEnum):
+    """What is done with them."""
+
+    LIST = "list"
+    DELIVER = "deliver"
+    DROP = "drop"
+
+
+@app.callback(invoke_without_command=True)
+@setting_options(DecisionSettings)
+def discarded(
     given: Given,
-    service: Service = None,
-    reason: Reason = None,
+    action: Annotated[Action, typer.Argument(help="deliver: pre-flight looks again; drop: for good.")] = Action.LIST,
+    ids: Annotated[list[str] | None, typer.Argument(help="Transaction ids.", show_default=False)] = None,
+    every: Annotated[bool, typer.Option("--all", help="Decide on all of --service and --reason.")] = False,  # noqa: FBT002 - a flag
+    service: Annotated[str | None, typer.Option(help="Only transactions of this service.")] = None,
+    reason: Annotated[
+        DiscardReason | None, typer.Option(help="Only transactions with this reason.", case_sensitive=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be decided.")] = False,  # noqa: FBT002 - a flag
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
+    comment: Annotated[str, typer.Option(help="Comment; the op topic keeps it with your name, none for rows.")] = "",
+    wait: Annotated[
+        float | None,
+        typer.Option("--wait-seconds", "--wait", min=0, help="Time to wait until a relay has done it. Default: 10."),
+    ] = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """List the discarded transactions and their reasons, one at a time."""
-    places = Discards(TableCommandSettings(**given))
-    chosen = Choice(every=True, service=service, reason=reason).of(places.read())
+    """List the discarded transactions and their reasons, deliver them, or drop them.
+
+    It ends with 2 if something stays that was to go, with 3 if something could not be listed.
+    """
+    settings = DecisionSettings(**given)
+    # A transaction is decided as a whole: of a message id its part counts.
+    choice = Choice([one.strip().partition("/")[0] for one in ids or ()], every, service, reason)
+    if action is Action.LIST:
+        of_decisions = {"--all": every, "--dry-run": dry_run, "--yes": yes, "--comment": comment}
+        _refuse({**of_decisions, "--wait-seconds": wait is not None, "--operator": "operator" in given})
+        _list(Discards(settings), choice._replace(every=not ids), as_json=as_json)
+        return
+    may_ask(yes=yes or dry_run, as_json=as_json)
+    if bool(choice.ids) == every:
+        raise UsageError("Either name transactions or give --all. --service and --reason limit --all.")
+    kind = OpKind.DELIVER if action is Action.DELIVER else OpKind.ROLLBACK
+    places = Discards(settings, settings.operator)
+    decision = places.decision(choice, kind)
+    if not as_json:
+        print_entries(words.dead_letters(decision.chosen, decision.intention(), kind))
+    if decision.able and not dry_run and (yes or typer.confirm("Go on?")):
+        decision.make(comment)
+        if not as_json:
+            print_entries(decision.new_names())
+        decision.wait(10.0 if wait is None else wait)
+    if as_json:
+        print_json({"channel": places.channel, "decision": kind.name, "transactions": list(decision.documents())})
+    elif decision.is_made:
+        print_entries(decision.report())
+    if decision.left or len(decision.able) < len(decision.chosen) or (every and places.unread()):
+        raise SystemExit(Exit.FINDINGS)
+
+
+def _refuse(options: Mapping[str, object]) -> None:
+    """Refuse options of a decision that were given, by name."""
+    if given := ", ".join(name for name, value in options.items() if value):
+        raise UsageError(f"`outbox discarded list` decides nothing. Omit {given}, or write deliver or drop.")
+
+
+def _list(places: Discards, choice: Choice, *, as_json: bool) -> None:
+    chosen = choice.of(places.read())
     if as_json:
         rest = lambda: {"not_read": places.unread()}  # noqa: E731 - a last word
         print_json_rows({"channel": places.channel}, "transactions", chosen, rest)
     else:
         if not places.tables:
             print_entries([Entry(f"not looked at: rows of table mode ({NO_TABLES})")])
-        _show_list(chosen, places)
+        listed = list(islice(chosen, words.MOST_LISTED))
+        print_entries(words.dead_letters(listed, f"discarded transactions of channel {places.channel}"))
+        if not listed:
+            read = "what could be read of " if places.unread() else ""
+            print_entries([Entry(f"No discarded transaction was found in {read}channel {places.channel}.")])
+        elif more := sum(1 for _ in chosen):
+            print_entries([Entry(f"{more} more are not listed: --json")])
     if places.unread():
         raise SystemExit(Exit.UNPROVABLE)
-
-
-def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
-    @app.command(name, help=f"{meaning}; ends with 2 if something stays.")
-    @setting_options(DecisionSettings)
-    def command(
-        given: Given,
-        transactions: Ids = None,
-        every: All = False,  # noqa: FBT002 - a flag
-        service: Service = None,
-        reason: Reason = None,
-        dry_run: DryRun = False,  # noqa: FBT002 - a flag
-        yes: Yes = False,  # noqa: FBT002 - a flag
-        comment: Comment = "",
-        wait: Wait = 10.0,
-        as_json: Json = False,  # noqa: FBT002 - a flag
-    ) -> None:
-        choice = Choice([_transaction(one) for one in transactions or ()], every, service, reason)
-        settings = DecisionSettings(**given)
-        may_ask(yes=yes or dry_run, as_json=as_json)
-        if bool(choice.ids) == every:
-            raise UsageError("Either name transactions or give --all. --service and --reason limit --all.")
-        places = Discards(settings, settings.operator)
-        decision = places.decision(choice, kind)
-        if not as_json:
-            print_entries(words.dead_letters(decision.chosen, decision.intention(), kind))
-        if decision.able and not dry_run and (yes or typer.confirm("Go on?")):
-            decision.make(comment)
-            if not as_json:
-                print_entries(decision.new_names())
-            decision.wait(wait)
-        if as_json:
-            print_json({"channel": places.channel, "decision": kind.name, "transactions": list(decision.documents())})
-        elif decision.is_made:
-            print_entries(decision.report())
-        if decision.left or len(decision.able) < len(decision.chosen) or (every and places.unread()):
-            raise SystemExit(Exit.FINDINGS)
-
-
-_add_decision("deliver", OpKind.DELIVER, "Let pre-flight look again, and deliver what it does not refuse")
-_add_decision("drop", OpKind.ROLLBACK, "Remove for good what shall never be delivered")
-
-
-def _transaction(id_: str) -> str:
-    """Return the transaction of a message id: a transaction is decided as a whole."""
-    return id_.strip().partition("/")[0]
-
-
-def _show_list(chosen: Iterator[DiscardedTransaction], places: Discards) -> None:
-    listed = list(islice(chosen, words.MOST_LISTED))
-    print_entries(words.dead_letters(listed, f"discarded transactions of channel {places.channel}"))
-    if not listed:
-        read = "what could be read of " if places.unread() else ""
-        print_entries([Entry(f"No discarded transaction was found in {read}channel {places.channel}.")])
-    elif more := sum(1 for _ in chosen):
-        print_entries([Entry(f"{more} more are not listed: --json")])

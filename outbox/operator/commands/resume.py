@@ -75,7 +75,7 @@ def _case(
     table = settings.tables.get(source)
     if table is None:
         known = ", ".join(settings.tables) or "none"
-        raise UsageError(f"No table source {source!r} is configured (there are: {known}). Name it in OUTBOX_CONFIG.")
+        raise UsageError(f"No table source {source!r} is configured (there are: {known}). Give --table {source}=DSN.")
     names, dsn = table.message_names(), table.connection_string()
     channel = as_created(admin_client(kafka), channel)
     return Resumption(source, names, dsn, kafka, channel, rows, records, trusted)

@@ -62,7 +62,7 @@ app = typer.Typer(context_settings={"allow_interspersed_args": True}, subcommand
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(DecisionSettings)
+@setting_options(DecisionSettings, "operator", "channel", "bootstrap_servers")
 def skip(
     place: Annotated[str, typer.Argument(help="The partition: half/3 or op/3.")],
     offset: Annotated[int, typer.Option(min=0, help="Offset of the record.")],

@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from alembic import command
@@ -62,6 +63,17 @@ def downgrade():
 """
 
 
+def configuration(folder: Path, url: str, versions: str, output: TextIO | None = None) -> Config:
+    """Return the configuration of migrations in a folder, whose environment it writes; `versions`: the table."""
+    (folder / "versions").mkdir()
+    (folder / "env.py").write_text(ENVIRONMENT)
+    config = Config(output_buffer=output)
+    config.set_main_option("script_location", str(folder))
+    config.set_main_option("path_separator", "os")
+    config.attributes |= {"url": url.replace("postgresql://", "postgresql+psycopg://", 1), "versions": versions}
+    return config
+
+
 class Migrations:
     """A user's migrations: one revision, which makes the tables in a schema of its own."""
 
@@ -70,15 +82,9 @@ class Migrations:
         self.names = TableNames(f"{site.name}-shop", "our")
         self.role = f"{site.name}-shop: 100%"
         self.output = io.StringIO()
-        (folder / "versions").mkdir()
-        (folder / "env.py").write_text(ENVIRONMENT)
+        self.config = configuration(folder, site.postgres_url, f"{site.name}_versions", self.output)
         migration = MIGRATION.format(schema=self.names.schema, role=self.role)
         (folder / "versions" / "0001_outbox.py").write_text(migration)
-        self.config = Config(output_buffer=self.output)
-        self.config.set_main_option("script_location", str(folder))
-        self.config.set_main_option("path_separator", "os")
-        url = site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
-        self.config.attributes |= {"url": url, "versions": f"{site.name}_versions"}
         site.sql(sql.SQL("CREATE ROLE {}").format(sql.Identifier(self.role)))
 
     def tables(self) -> list[str]:

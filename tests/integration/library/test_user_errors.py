@@ -517,6 +517,7 @@ FAULTS = (
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
 
 COMMANDS = (
+    "or write deliver or drop",  # tests/unit/outbox/test_subcommands.py
     # tests/unit/outbox/test_channel_settings.py
     *("has the setting", "would be replaced by", "decides for its channel", "Choose one of them with --channel or"),
     *("[channels", "channel \0: \0"),  # the second part says what to do
@@ -524,9 +525,10 @@ COMMANDS = (
     *("give either --commit or --rollback", "give --reason", "--all takes --rollback only"),
     *("name one transaction, or give --all and --service", "not a valid transaction or message id"),
     *("Give --since", "is not a valid time", "not a valid duration"),
-    *("decided as a whole", "which this command does not read", "Name it in OUTBOX_CONFIG"),
+    *("decided as a whole", "which this command does not read", "Give --table"),
     *("Choose one with --channel, or leave --source out", "stop the relay that serves it"),
     *("database \0 does not answer", "database \0: \0"),  # the second part says what to do
+    "Give another --directory",  # tests/unit/outbox/test_init.py
     *("nothing was changed. Run this again", "which was not changed. Run this again"),
     "GRANT EXECUTE ON FUNCTION",  # tests/integration/library/test_lock.py
     *("let a superuser run GRANT", "must be above 0"),  # tests/unit/outbox: test_table_errors.py, test_tables.py

@@ -97,7 +97,7 @@ def test_discarded_list_of_nothing_names_what_was_not_looked_at(place: Site) -> 
     assert (code, listed) == (Exit.OK, {"channel": place.name, "transactions": [], "not_read": []})
     code, printed = call_command(discarded.app, place, *words)
     expected = (
-        "not looked at: rows of table mode (no message table is configured (setting tables))\n"
+        "not looked at: rows of table mode (no message table is named (--table NAME=DSN, or the setting tables))\n"
         f"No discarded transaction was found in channel {place.name}.\n"
     )
     assert (code, printed) == (Exit.OK, expected)

@@ -157,7 +157,7 @@ def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site
         f"No unsettled transaction was found in channel {site.name}.\n"
         f"group {site.name}-relay has no member: no relay runs, and nothing of the half partitions is delivered; "
         "start one: `outbox relay`\n"
-        "not looked at: rows of table mode (no message table is configured (setting tables))\n"
+        "not looked at: rows of table mode (no message table is named (--table NAME=DSN, or the setting tables))\n"
     )
     assert call_command(app, site) == (Exit.OK, nothing)
     document = _pending(site)

@@ -12,19 +12,17 @@ from typer.testing import CliRunner
 
 from outbox._cli.main import GROUP
 from outbox._service.exit_codes import Exit
-from outbox._settings.declared import PostgresSettings
+from outbox._settings.declared import MessageTables, PostgresSettings
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.setting import settings_of
 from outbox.operator.settings import DoctorSettings
 
-NO_SETTINGS = {"land jars", "stack fetch", "stack up"}
+NO_SETTINGS = {"init", "land jars", "stack fetch", "stack up"}
 """Subcommands that need neither Kafka nor Postgres nor tables."""
 
 ID = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
 WORDS = {
     "acl print": ["--role", "relay", "--principal", "User:relay", "--topic", "orders"],
-    "discarded deliver": ["--all", "--yes"],
-    "discarded drop": ["--all", "--yes"],
     "erase": ["--topic", "orders", "--key", "4711"],
     "find": ["--key", "4711"],
     "resolve": [ID, "--rollback", "--reason", "why", "--yes"],
@@ -150,6 +148,23 @@ def test_connection_string_is_read_from_its_file(monkeypatch: pytest.MonkeyPatch
     (tmp_path / "url").write_text(" postgresql://secret \n")
     monkeypatch.setenv("OUTBOX_POSTGRES_URL_FILE", str(tmp_path / "url"))
     assert PostgresSettings().connection_string() == "postgresql://secret"
+
+
+@pytest.mark.parametrize(
+    "subcommand", ["discarded", "doctor", "erase", "find", "pending", "resolve", "resume", "trace"]
+)
+@pytest.mark.usefixtures("file")
+def test_a_table_of_the_command_line_needs_no_file(subcommand: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _load(monkeypatch, subcommand, "--table", "shop=host=db")
+    assert isinstance(settings, MessageTables)
+    assert settings.tables["shop"].connection_string() == "host=db"
+
+
+@pytest.mark.usefixtures("file")
+def test_a_list_refuses_options_of_decisions_by_name() -> None:
+    result = CliRunner().invoke(APPS["discarded"], ["list", "--all", "--wait", "0", "--operator", "me"])
+    assert result.exit_code == Exit.CONFIGURATION
+    assert "Omit --all, --wait-seconds, --operator, or write deliver or drop." in result.output
 
 
 def test_age_of_resolve_is_that_of_the_first_check(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

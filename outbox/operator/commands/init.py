@@ -1,0 +1,84 @@
+"""`outbox init`: what one service needs to run a relay beside itself, as files that are its own from then on.
+
+The relay needs no file of settings: a command line is the same in compose and Kubernetes, and nothing must be mounted.
+"""
+
+import enum
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from outbox._cli.setting_options import setting_options
+from outbox.errors import ConfigurationError, UsageError
+from outbox.migration import ddl
+from outbox.operator.context import ONE_COMMAND
+from outbox.operator.settings import Given, RightsSettings
+
+app = typer.Typer(help="Write what a service needs to run a relay beside itself.", **ONE_COMMAND)
+
+GRACE_SECONDS = 30
+"""Time between SIGTERM and SIGKILL: more than the relay's own limits for open batches."""
+
+COMPOSE, KUBERNETES = "relay.compose.yaml", "relay.kubernetes.yaml"
+_DSN_FILE = "/run/secrets/outbox_dsn"
+
+
+class Migration(enum.StrEnum):
+    """What makes the tables."""
+
+    DJANGO = "django"
+    ALEMBIC = "alembic"
+    SQL = "sql"
+
+
+_NEXT = {
+    Migration.DJANGO: 'python manage.py migrate   # INSTALLED_APPS += ["outbox.django"]; OUTBOX = {{"name": "{}"}}',
+    Migration.ALEMBIC: "alembic upgrade head   # once outbox_tables.py is among your versions",
+    Migration.SQL: "psql --file outbox_tables.sql   # as the owner of the tables",
+}
+"""How the migration is run; `{}` is the service."""
+
+
+def files(service: str, topics: Sequence[str], servers: str, migration: Migration) -> dict[str, str]:
+    """Return the files by name; names that a relay would refuse are refused."""
+    allowed = {service: list(topics)}
+    RightsSettings({}, allowed_topics=allowed, tables={service: {"dsn_file": _DSN_FILE}})
+    words = ["relay", "--table", f"{service}=@{_DSN_FILE}", "--bootstrap-servers", servers, "--http-port", "8080"]
+    given = {"command": json.dumps(words), "allowed": json.dumps(allowed), "grace": GRACE_SECONDS}
+    given |= {"name": f"{service.replace('_', '-')}-relay"}  # Kubernetes takes no underscore
+    templates = {name: Template(Path(__file__).with_name(name).read_text()) for name in (COMPOSE, KUBERNETES)}
+    made = {name: template.substitute(given) for name, template in templates.items()}
+    if migration is Migration.ALEMBIC:
+        made["outbox_tables.py"] = Path(__file__).with_name("alembic.txt").read_text()
+    elif migration is Migration.SQL:
+        made["outbox_tables.sql"] = ddl()
+    return made
+
+
+@app.callback(invoke_without_command=True)
+@setting_options(RightsSettings, "bootstrap_servers")
+def init(
+    given: Given,
+    service: Annotated[str, typer.Option(help="Name of the service, as in Outbox(NAME).")],
+    topic: Annotated[list[str], typer.Option(help="Topic it may write to, or a prefix that ends in '*'; repeatable.")],
+    directory: Annotated[Path, typer.Option(help="Where the files are written.")] = Path(),
+    migration: Annotated[Migration, typer.Option(help="What makes the tables.")] = Migration.SQL,
+) -> None:
+    """Write a compose service, a Kubernetes manifest and a migration. No file that is there is overwritten."""
+    servers = given.get("bootstrap_servers", "kafka:9092")
+    made = {directory / name: text for name, text in files(service, topic, servers, migration).items()}
+    if there := ", ".join(str(path) for path in made if path.exists()):
+        raise UsageError(f"{there} exists and is not overwritten; nothing was written. Give another --directory.")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path, text in made.items():
+            path.write_text(text)
+            typer.echo(f"wrote {path}")
+    except OSError as error:
+        raise ConfigurationError(f"{error}. Give another --directory.") from error
+    channel = f"outbox channel create --tables-only --replication 3 --bootstrap-servers {servers}"
+    typer.echo(f"Next:\n  {_NEXT[migration].format(service)}\n  {channel}\nThen start the relay.")

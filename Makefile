@@ -13,6 +13,7 @@ HALVES ?= 100000
 KILLS ?= 40
 RUNS ?= 20
 WORKERS ?= 5
+OLDEST := $(addprefix tests/integration/,checker/test_fence.py relay/test_foreign_table.py relay/test_kill_relay.py relay/test_table_kills.py operator/test_doctor_tables.py)
 COMPILE = $(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --python-version 3.11
 NOT_PINNED := --no-emit-package kafka-transactional-outbox --no-emit-package kafka-transactional-outbox-services
 BENCH_MODE := $(if $(FULL),full,$(if $(QUICK),quick,ordinary))
@@ -57,6 +58,7 @@ test-all: setup ## Run all tests but the long ones, as CI does (20 minutes on 2 
 test-long: setup ## Run the long tests, and all random examples of the unit tests (over an hour)
 	$(BIN)/pytest tests/unit -n 2
 	$(BIN)/pytest -m long -n 3 --dist loadfile --no-loadscope-reorder
+	OUTBOX_TEST_STACK=oldest $(BIN)/pytest $(OLDEST) -n 3 --dist loadfile --no-loadscope-reorder
 
 test-sqlalchemy20: setup ## Run the session tests on SQLAlchemy 2.0
 	$(BIN)/pip install -q --require-hashes --no-deps --upgrade --target build/sqlalchemy20 -r requirements-sqlalchemy20.txt
@@ -152,7 +154,7 @@ lock: setup ## Pin every dependency anew
 	$(COMPILE) requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
 
 lock-jars: setup ## Resolve the jars of every lock file again
-	$(BIN)/python -m benchmarks.peers.lock_jars
+	$(BIN)/python -m benchmarks.peers.lock_jars tests/support/oldest.lock
 
 dist: $(VENV)/.installed ## Build wheels and source archives of both distributions, and their bill of materials, into dist/
 	rm -rf dist build/sbom

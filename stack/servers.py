@@ -73,6 +73,9 @@ class Stack:
         postgres_settings: Settings of Postgres over the stack's own.
         data_dir: Folder for all data and logs, kept and used again; None: a temporary one, removed at the end.
         report: Is called with the name of each jar that is fetched.
+        kafka_lock: Lock file of the jars of another Kafka.
+        postgres_programs: Folder of the programs of another Postgres, which its account may enter; None: those of
+            the wheel, or with `security` of the system.
 
     Attributes, while it runs:
         kafka: The Kafka cluster, to kill, stop and start.
@@ -101,6 +104,8 @@ class Stack:
         postgres_settings: Mapping[str, str] | None = None,
         data_dir: Path | None = None,
         report: Report | None = None,
+        kafka_lock: Path = KAFKA_LOCK,
+        postgres_programs: Path | None = None,
     ) -> None:
         self._brokers = brokers
         self._with_standby = standby
@@ -111,6 +116,8 @@ class Stack:
         self._postgres_settings = postgres_settings
         self._kept_folder = data_dir
         self._report = report or (lambda _: None)
+        self._kafka_lock = kafka_lock
+        self._postgres_programs = postgres_programs
         self._ports = Ports()
         self._processes: Processes | None = None
         self._temporary_folder: Path | None = None
@@ -130,7 +137,7 @@ class Stack:
 
     def start(self) -> None:
         """Start everything and wait until it answers; jars that are missing are fetched first."""
-        program = KafkaProgram(find_java(), fetch(KAFKA_LOCK, report=self._report))
+        program = KafkaProgram(find_java(), fetch(self._kafka_lock, report=self._report))
         for attempt in range(_ATTEMPTS):
             try:
                 self._start(program)
@@ -218,7 +225,9 @@ class Stack:
             settings=settings,
             listeners=self._listeners,
         )
-        programs = system_binaries() if self._listeners.secured else postgres_binaries(user, self.data_dir)
+        programs = self._postgres_programs or (
+            system_binaries() if self._listeners.secured else postgres_binaries(user, self.data_dir)
+        )
         self._make_postgres(self._processes, programs, user)
         self._in_parallel(self._processes, self.kafka.start_all, self._start_postgres)
         self._is_up = True

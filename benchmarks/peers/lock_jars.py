@@ -1,7 +1,11 @@
-"""Resolve the roots of lock files of jars again, and write every jar with its checksum: `make lock-jars`."""
+"""Resolve the roots of lock files of jars again, and write every jar with its checksum: `make lock-jars`.
+
+Its arguments are further lock files.
+"""
 
 import hashlib
 import os
+import sys
 import tempfile
 import tomllib
 from pathlib import Path
@@ -47,5 +51,5 @@ def _resolved(roots: tuple[Coordinate, ...], cache: Path, *, transitive: bool) -
 
 
 if __name__ == "__main__":
-    for path in (*all_locks(), *PEER_LOCKS.values()):
+    for path in (*all_locks(), *PEER_LOCKS.values(), *map(Path, sys.argv[1:])):
         make_lock(path)

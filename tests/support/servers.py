@@ -22,11 +22,17 @@ class Servers(Protocol):
 
 @contextmanager
 def start_servers() -> Iterator[Servers]:
-    """Start what OUTBOX_TEST_STACK names: `stack` (the default) or `containers`."""
-    if os.environ.get(VARIABLE, "stack") == "containers":
+    """Start what OUTBOX_TEST_STACK names: `stack` (the default), `oldest` or `containers`."""
+    chosen = os.environ.get(VARIABLE, "stack")
+    if chosen == "containers":
         from tests.containers.servers import containers  # noqa: PLC0415 - testcontainers is needed only here
 
         with containers() as running:
+            yield running
+    elif chosen == "oldest":
+        from tests.support.oldest import oldest  # noqa: PLC0415 - as above
+
+        with oldest(UNFENCED) as running:
             yield running
     else:
         from stack import Stack  # noqa: PLC0415 - as above

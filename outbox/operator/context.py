@@ -73,7 +73,7 @@ class OperatorContext:
     def ask(
         self, transactions: Iterable[UnsettledTransaction], question: Question, alive: Alive, gone: str | None
     ) -> dict[str, DatabaseStatus]:
-        """Return the states of transactions: answers of listeners, and in the databases of their services the others."""
+        """Return the states of transactions: what listeners answered, and of others what their databases have."""
         by_name: dict[str | None, list[CheckRequest]] = defaultdict(list)
         seen: dict[str, DatabaseStatus] = {}
         for one in transactions:

@@ -121,7 +121,7 @@ def test_the_oldest_row_grows_older_while_no_relay_is_seen_to_serve_it(
 ) -> None:
     """What was seen last would hide that rows wait: an alert waits for the age."""
     thread.stop.set()
-    table_figures("shop", (seen, 1, 0))
+    table_figures("shop", (seen, 1, 0, 0))
     clock.now += 5
     assert _ages() == [seen]
     table.try_own.side_effect = psycopg.OperationalError("Postgres has not answered for 70 s")
@@ -131,7 +131,7 @@ def test_the_oldest_row_grows_older_while_no_relay_is_seen_to_serve_it(
     table_figures("shop", None)  # it cannot be read
     thread._attempt()
     assert _ages() == [seen + 305]
-    table_figures("shop", (seen, 1, 0))
+    table_figures("shop", (seen, 1, 0, 0))
     assert _ages() == [seen]
     table.try_own.side_effect = None
     thread._attempt()

@@ -147,23 +147,8 @@ def test_malformed_message_ids_give_null() -> None:
 
 
 MALFORMED_ORIGINS = [
-    b"",
-    b"/",
-    b"1",
-    b"1/",
-    b"/1",
-    b"-1/5",
-    b"1/+5",
-    b"1/2/3",
-    b" 1/2",
-    b"1/2\n",
-    b"shop",
-    b"shop/",
-    b"Shop/1",
-    b"shop/1/2",
-    b"a" * 64 + b"/1",
-    b"9" * 30 + b"/1",
-    b"\xff/1",
+    *(b"", b"/", b"1", b"1/", b"/1", b"-1/5", b"1/+5", b"1/2/3", b" 1/2", b"1/2\n", b"shop"),
+    *(b"shop/", b"Shop/1", b"shop/1/2", b"a" * 64 + b"/1", b"9" * 30 + b"/1", b"\xff/1"),
 ]
 
 

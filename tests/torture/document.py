@@ -181,9 +181,7 @@ def keep(report: Path, folder: Path) -> Path:
         name = f"{date}-outage.json" if _is_of_outage(content) else f"{date}-seed-{content['seed']}.json"
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / name
-    # A field a line: a list of measured times has hundreds of values.
-    fields = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items())
-    kept.write_text("{\n" + ",\n".join(fields) + "\n}\n")
+    kept.write_text(json.dumps(content, ensure_ascii=False) + "\n")
     return kept
 
 

@@ -74,13 +74,19 @@ def r67_role_without_rights(self: TableView) -> Owner | None:
     return None if row is None else Owner(*row)._replace(may_deliver=True)
 
 
+_DECIDE = DiscardedRows._decide
+
+
 @mutant(DiscardedRows._decide, "R74", Harm.DOUBLED)
 @fails("integration/library/test_table_mode.py::test_a_row_proves_the_commit_wherever_it_is")
 def r74_evidence_of_decisions(self: DiscardedRows, view: TableView, one: DiscardedTransaction, kind: OpKind) -> None:
     """An operator who drops a discarded transaction leaves evidence that it committed. Without it `outcome()` calls the
     transaction rolled back, and the application runs it again: its change is made twice."""
-    delete = view.table.compose("DELETE FROM {discarded} WHERE xid = CAST(%s AS xid8)")
-    view.connection.execute(delete, (str(xid_of(one.transaction)),))
+    if kind is OpKind.DELIVER:
+        _DECIDE(self, view, one, kind)
+    else:
+        delete = view.table.compose("DELETE FROM {discarded} WHERE xid = CAST(%s AS xid8)")
+        view.connection.execute(delete, (str(xid_of(one.transaction)),))
 
 
 @mutant(ChannelResumption._refusal, "R84", Harm.LOST)

@@ -93,7 +93,7 @@ class Processes:
         return None if code is None else int(code)
 
     def require(self, name: str, ports: Iterable[int], log: Path) -> None:
-        """Raise StartError if a server has ended, PortInUseError if somebody else has one of its ports."""
+        """Raise StartError if a server has ended, PortInUseError if another one has one of its ports."""
         code = self.ended(name)
         if code is None:
             return

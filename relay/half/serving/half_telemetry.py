@@ -35,7 +35,7 @@ def report_batch(batch: Batch, partition: int) -> None:
         refused(transaction.id, transaction.service, finding)
     _parked(batch.moves, partition)
     late = [transaction for transaction in delivered if transaction.discarded]
-    expired = [found for found in batch.removed if found.state is State.DISCARDED]  # nobody has decided on them
+    expired = [found for found in batch.removed if found.state is State.DISCARDED]  # no operator has decided on them
     removed = [found for found in batch.removed if found.state is not State.DISCARDED]
     for what, some in (("delivered", late), ("removed", removed), ("deleted by age", expired)):
         if some:

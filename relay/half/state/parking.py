@@ -218,7 +218,7 @@ class ParkingPolicy:
     pending_max: int = 200_000  # halves of all services that may pend in one half partition; then no more are read
     listener_max_age_ms: int = 7_200_000
     """As `undecided_max_age_ms`, for a listener transaction; of both limits the lower one counts."""
-    keep_discarded_ms: int = 30 * 86_400_000  # what cannot be delivered stays in the discard topic for so long
+    keep_discarded_ms: int = 30 * 86_400_000  # what cannot be delivered stays in the discard topic until then
 
 
 DEFAULT = ParkingPolicy()

@@ -43,6 +43,8 @@ RECALL_AT_ONCE = 2_000
 """Deferred halves that are read again in one turn: others must not wait for them."""
 COUNT_SECONDS = 1.0
 """Pause between two counts of what waits: they cost more, the more waits."""
+EXPIRE_SECONDS = 60.0
+"""Pause between two looks for old dead letters, of which there may be hundreds of thousands."""
 ASK_AT_ONCE = 500
 """Check requests of one turn: after an outage very many are due, and each listener's needs its message."""
 ASK_WHILE_BEHIND = 50
@@ -82,7 +84,7 @@ class PartitionWorker(threading.Thread):
         self._at_once = READ_FIRST
         self._half_read_at = time.monotonic()
         self._counted: Counter[str] = Counter()
-        self._counted_at = -math.inf
+        self._counted_at = self._expired_at = -math.inf
         self._deferring: Sequence[str] = ()  # services
         self._writing = False
 
@@ -265,7 +267,9 @@ class PartitionWorker(threading.Thread):
             deferring = ledger.deferred.services()
             report.deferring(self._deferring, deferring, self.partition)
             self._deferring = deferring
-            ledger.discards.expire(self._clock.now(_ms()), SOON_MS)
+            if time.monotonic() - self._expired_at > EXPIRE_SECONDS:
+                ledger.discards.expire(self._clock.now(_ms()), SOON_MS)
+                self._expired_at = time.monotonic()
             report.set_waiting_figures(ledger, self._clock.now(_ms()))
             report.misplaced(ledger.dropped.take(self._clock.now(_ms())), self.partition)
             for reader in self._readers.both:

@@ -17,6 +17,7 @@ from psycopg import sql
 
 from outbox._failpoints import failpoint
 from outbox._postgres.ddl import written
+from outbox._postgres.dead_letters import AT_ONCE, by_age
 from outbox._postgres.dsn import connect_dsn, query_problem, server_limits
 from outbox._postgres.source_statements import HALT, OWNER, OWNS, STATEMENT_SECONDS, TRY_OWN, Counts, Owner, source_name
 from outbox._postgres.table_contract import Places, breaches
@@ -59,24 +60,6 @@ _OPTIONS = (
 
 _BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
 """Delivery waits while upkeep is at work."""
-
-EXPIRE_ROWS = 100
-"""Discarded messages that one statement looks for; it deletes also what was discarded in the same moments."""
-
-# What remains in a foreign table remains shown (R60).
-_OLD: LiteralString = "discarded_at < now() - %(keep_ms)s * interval '1 millisecond' AND reason <> 'LEFT_IN_TABLE'"
-# A transaction is discarded in one moment. It fails where a row stays.
-_EXPIRE: LiteralString = (
-    "WITH old AS MATERIALIZED (SELECT discarded_at FROM {discarded} WHERE {old} ORDER BY discarded_at LIMIT %(rows)s),"
-    " due AS MATERIALIZED (SELECT ctid FROM {discarded} WHERE discarded_at IN (TABLE old) AND {old}),"
-    " gone AS (DELETE FROM {discarded} WHERE ctid = ANY (ARRAY(TABLE due)) RETURNING 1)"
-    " SELECT CAST(CASE WHEN gone = due THEN gone::text ELSE 'a trigger keeps discarded messages' END AS bigint)"
-    " FROM (SELECT count(*) AS due FROM due) AS named, (SELECT count(*) AS gone FROM gone) AS done"
-)
-_DISCARDS: LiteralString = (
-    "SELECT count(*), count(*) FILTER (WHERE {old})"
-    " FROM (SELECT reason, discarded_at FROM {discarded} ORDER BY discarded_at LIMIT 10000) AS found"
-)
 
 POOLED = (
     "the connection goes through a pooler in transaction mode, where each transaction may be in another session. "
@@ -131,8 +114,7 @@ class OwnedTable(ABC):
         self.full_name = written(*delivered)
         self._names = names = settings.table_names()
         self._keep_discarded_ms = settings.keep_discarded_ms
-        parts = {"discarded": sql.Identifier(names.schema, names.discarded), "old": sql.SQL(_OLD)}
-        self._expire, self._discards = (sql.SQL(text).format(**parts) for text in (_EXPIRE, _DISCARDS))
+        self._expire, self._discards = by_age(names)
         self._places = places
         self._connection = connection
         self._failing: set[str] = set()  # upkeep that failed when it was last tried
@@ -229,13 +211,12 @@ class OwnedTable(ABC):
 
     def expire(self) -> bool:
         """Delete what was discarded too long ago, in whole transactions; return whether there may be more (R91)."""
-        parameters = {"keep_ms": self._keep_discarded_ms, "rows": EXPIRE_ROWS}
-        look = lambda: self._connection.execute(self._expire, parameters).fetchone()  # noqa: E731
-        (messages,) = self._keep_up("expire", look) or (0,)
+        delete = partial(self._connection.execute, self._expire, {"keep_ms": self._keep_discarded_ms, "rows": AT_ONCE})
+        (messages,) = self._keep_up("expire", lambda: delete().fetchone()) or (0,)
         if messages:
             log.warning("Discarded messages deleted by age", source=self.name, messages=messages)
             metrics.EVENTS.labels("expired").inc(messages)
-        return bool(messages >= EXPIRE_ROWS)
+        return bool(messages >= AT_ONCE)
 
     def wake(self) -> bool | None:
         """Move messages whose time has come into the table, if any can wait; return whether there may be more.

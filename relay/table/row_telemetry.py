@@ -51,11 +51,10 @@ def table_figures(source: str, figures: Figures | None) -> None:
     if figures is None:
         table_unserved(source)
         return
-    oldest_seconds, rows, discarded, expiring = figures
+    oldest_seconds, *counts = figures
     _show_age(source, oldest_seconds)
-    metrics.TABLE_ROWS.labels(source, metrics.UNDELIVERED).set(rows)
-    metrics.TABLE_ROWS.labels(source, metrics.DISCARDED_ROWS).set(discarded)
-    metrics.TABLE_ROWS.labels(source, metrics.EXPIRING_ROWS).set(expiring)
+    for state, count in zip((metrics.UNDELIVERED, metrics.DISCARDED_ROWS, metrics.EXPIRING_ROWS), counts, strict=True):
+        metrics.TABLE_ROWS.labels(source, state).set(count)
 
 
 def _show_age(source: str, seconds: float) -> None:

@@ -237,7 +237,7 @@ def kept(site: Site) -> list[str]:
 
 
 def test_transactions_are_deleted_by_age_and_whole(store: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owned_table, "EXPIRE_ROWS", 2)
+    monkeypatch.setattr(owned_table, "AT_ONCE", 2)
     plant_discarded(store, "a", days=32)
     plant_discarded(store, "b", "c", "d", days=31)
     plant_discarded(store, "e", "f", days=29)

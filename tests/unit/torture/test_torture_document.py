@@ -116,6 +116,6 @@ def test_what_was_repeated_stands_with_its_worst_figures() -> None:
     assert "| slowest message | 6.5 | 6.5 | 6.5 |" in text
     assert "| Kafka's own time, longest of the steps | 13.1 | 13.1 | 13.1 |" in text
     assert "| longest pause of an owner | 3.1 | 3.1 | 3.1 |" in text
-    assert "| test_x | 3 of 4 | healthy topic, messages | 4.0 | 5.0 | 6.0 |" in text
+    assert "| test_x | 3 of 4 | healthy topic, messages | 4 | 5 | 6 |" in text
     assert "| test_x | 3 of 4 | healthy topic, seconds | 3.5 | 3.5 | 3.5 |" in text
-    assert "| test_y | 1 of 1 | duration, seconds | 7.0 | 7.0 | 7.0 |" in text
+    assert "| test_y | 1 of 1 | duration, seconds | 7 | 7 | 7 |" in text

@@ -19,6 +19,9 @@ GROUP_TIMEOUT = 30.0
 ANSWER_SECONDS = 5.0
 """Seconds until a request without an answer is looked into, and repeated."""
 
+MEMBERS_SECONDS = 10.0
+"""Time for members to leave: a relay that was waiting for its channel joins in vain before this has checkpoints."""
+
 _MOVING = {
     KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -115,8 +118,8 @@ def _commit(member: _Member, offsets: list[TopicPartition]) -> None:
 
 
 def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-    """Ask a group's coordinator, again while it is being made or moves."""
-    deadline = time.monotonic() + GROUP_TIMEOUT
+    """Ask a group's coordinator, again while it is being made or moves, or a member may leave."""
+    began = time.monotonic()
     while True:
         try:
             answers = request()
@@ -125,7 +128,8 @@ def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPar
             error = failure.args[0]
         if error is None:
             return answers
-        if error.code() in _HAS_MEMBERS:
+        passed = time.monotonic() - began
+        if error.code() in _HAS_MEMBERS and passed > MEMBERS_SECONDS:
             raise ConfigurationError(
                 f"{what} failed: {error.name()}. The group has members: stop the relays of the channel, run the "
                 "command again, then start them"
@@ -135,7 +139,7 @@ def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPar
                 f"{what} failed: GROUP_AUTHORIZATION_FAILED: this client lacks the right DESCRIBE on group "
                 f"{member.group}, which READ includes. Grant it."
             )
-        if error.code() not in _MOVING or time.monotonic() > deadline:
+        if error.code() not in _MOVING | _HAS_MEMBERS or passed > GROUP_TIMEOUT:
             raise refused(what, KafkaException(error), member.causes.explain(member.consumer))
         time.sleep(0.1)
 

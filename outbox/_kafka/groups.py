@@ -20,7 +20,7 @@ ANSWER_SECONDS = 5.0
 """Seconds until a request without an answer is looked into, and repeated."""
 
 MEMBERS_SECONDS = 10.0
-"""Time for members to leave: a relay that was waiting for its channel joins in vain before this has checkpoints."""
+"""Time for members to leave: a relay that waited for its channel joins, and ends, before this has checkpoints."""
 
 _MOVING = {
     KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore

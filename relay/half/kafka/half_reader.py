@@ -201,7 +201,7 @@ class DiscardReader(OffsetReader):
         if message.value() is None:
             return
         try:
-            self._manifests[key] = parse_manifest(message.value(), message.timestamp()[1])
+            self._manifests[key] = parse_manifest(message.value(), max(message.timestamp()[1], 0))
         except NewerFormatError:
             raise
         except ProtocolError as error:

@@ -228,8 +228,9 @@ class Ledger:
         return [check_request(found, self.topic_id, self.partition) for found in self.overdue.take(now, limit)]
 
     def needs_op_end(self, now: int) -> bool:
-        """Return whether a check or a parking waits only for the end of the op or verdict partition."""
-        return self.overdue.needs_op_end(now) or (self.lacks_room() and self.overdue.ops_known_until() < now - GRACE_MS)
+        """Return whether a check, a parking or a deletion by age waits only for the end of an op partition."""
+        needed_until = max(now - GRACE_MS if self.lacks_room() else 0, self.discards.ops_needed_until)
+        return self.overdue.needs_op_end(now) or self.overdue.ops_known_until() < needed_until
 
     def checkpoints(self) -> Checkpoints:
         """Return the progress of all three partitions, which is committed together."""

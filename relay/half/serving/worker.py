@@ -268,7 +268,7 @@ class PartitionWorker(threading.Thread):
             report.deferring(self._deferring, deferring, self.partition)
             self._deferring = deferring
             if time.monotonic() - self._expired_at > EXPIRE_SECONDS:
-                ledger.discards.expire(self._clock.now(_ms()), SOON_MS)
+                ledger.discards.expire(self._clock.now(_ms()), SOON_MS, ledger.overdue.ops_known_until())
                 self._expired_at = time.monotonic()
             report.set_waiting_figures(ledger, self._clock.now(_ms()))
             report.misplaced(ledger.dropped.take(self._clock.now(_ms())), self.partition)

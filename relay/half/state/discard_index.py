@@ -39,6 +39,7 @@ class Discards:
 
     def __init__(self, keep_ms: int) -> None:
         self.expiring = 0  # transactions that will soon leave by age
+        self.ops_needed_until = 0  # broker time, ms: an op before it may resume what is old enough to leave
         self._keep_ms = keep_ms
         self._parked: dict[str, Transaction] = {}
         self._refused: dict[str, Manifest] = {}
@@ -138,17 +139,20 @@ class Discards:
         self._removed.append(transaction)
         return self._followers.pop(transaction.id, [])
 
-    def expire(self, now: int, soon_ms: int) -> None:
+    def expire(self, now: int, soon_ms: int, ops_known_until: int) -> None:
         """Let what was refused too long ago leave undelivered, by broker time (ms); nothing that is undecided (R91).
 
-        What was refused since the take-over is there since its first look. For `soon_ms` before, it is expiring.
+        Nor what an op may have resumed that is not read yet. What was refused since the take-over is there since its
+        first look. For `soon_ms` before, it is expiring.
         """
         for id_, manifest in self._refused.items():
             if not manifest.discarded_ms:
                 self._refused[id_] = replace(manifest, discarded_ms=now)
         kept = (manifest for id_, manifest in self._refused.items() if id_ not in self._resumed)
         aged = [manifest for manifest in kept if manifest.discarded_ms < now - self._keep_ms + soon_ms]
-        old = [manifest for manifest in aged if manifest.discarded_ms < now - self._keep_ms][:EXPIRE_AT_ONCE]
+        due = [manifest for manifest in aged if manifest.discarded_ms < now - self._keep_ms]
+        self.ops_needed_until = max([one.discarded_ms + self._keep_ms + 1 for one in due], default=0)
+        old = [one for one in due if one.discarded_ms < ops_known_until - self._keep_ms][:EXPIRE_AT_ONCE]
         self.expiring = len(aged) - len(old)
         for manifest in old:
             self.remove(from_manifest(manifest))

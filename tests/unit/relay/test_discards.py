@@ -272,9 +272,9 @@ def test_what_was_refused_leaves_by_age_and_what_is_undecided_stays(append_time:
     park(ledger)
     ledger.restore_discards([parse_manifest(manifest.encode(), append_time)])
     for days, expiring in ((1, 0), (23, 0), (25, 1), (31, 1)):
-        ledger.discards.expire(days * DAY, 7 * DAY)
+        ledger.discards.expire(days * DAY, 7 * DAY, days * DAY)
         assert (removed(ledger), ledger.discards.expiring) == ([], expiring)
-    ledger.discards.expire(31 * DAY + 1, 7 * DAY)
+    ledger.discards.expire(31 * DAY + 1, 7 * DAY, 31 * DAY + 1)
     found = [(record.key, record.value) for record in hand_out(ledger).next(0).records]
     assert found == [(f"{transaction_id(1)}/{end}".encode(), None) for end in (0, "manifest")]
     assert ledger.discards.count() == (1, 0)
@@ -282,9 +282,14 @@ def test_what_was_refused_leaves_by_age_and_what_is_undecided_stays(append_time:
 
 def test_what_an_operator_resumed_does_not_leave_by_age() -> None:
     ledger = ledger_with_refused()
-    ledger.discards.expire(DAY, 0)
+    ledger.discards.expire(DAY, 0, 0)
+    ledger.discards.expire(40 * DAY, 0, 31 * DAY)  # an op of the 31st day may not be read yet
+    assert (removed(ledger), ledger.needs_op_end(40 * DAY)) == ([], True)
+    ledger.overdue.ops_read_until(40 * DAY, verdict=False)
+    ledger.overdue.ops_read_until(40 * DAY, verdict=True)
+    assert not ledger.needs_op_end(40 * DAY)
     ledger.read_ops([op(1, entry(DELIVER, 1, "0", 0, 0), source=OPERATOR)])
-    ledger.discards.expire(40 * DAY, 0)
+    ledger.discards.expire(40 * DAY, 0, 40 * DAY)
     assert (removed(ledger), ready(ledger)) == ([], [1])
 
 

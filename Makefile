@@ -92,7 +92,7 @@ land-torture: setup ## Kill the driver of `outbox land` KILLS=40 times, and chec
 land-torture-document: setup ## Write its table in docs/spark/land.md from the reports that are kept (KEEP=build/land-torture/report.json keeps one)
 	$(BIN)/python -m tests.land_torture.document $(if $(KEEP),--keep $(KEEP))
 
-bench: setup ## Run all benchmarks beside their peers, and make docs/performance.md (under an hour; QUICK=1: 5 minutes; FULL=1: hours)
+bench: setup ## Run all benchmarks beside their peers, and make docs/performance.md (80 minutes; QUICK=1: 5 minutes; FULL=1: hours)
 	-$(BIN)/python -m benchmarks.peers.jars
 	$(BIN)/python -m benchmarks.whole --mode $(BENCH_MODE)
 	$(BIN)/python -m benchmarks.report

@@ -8,7 +8,6 @@ ROWS ?= 25000
 MINUTES ?= 10
 SEED ?= 0
 SECONDS_DOWN ?= 300
-BLOAT_ROWS ?= 10000000
 HALVES ?= 100000
 KILLS ?= 40
 RUNS ?= 20
@@ -21,7 +20,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Tests start hundreds of Python processes; without cached byte code each compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-report unit spark test test-all test-long test-sqlalchemy20 test-containers mutants torture torture-document outage rolling bloat land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock lock-jars dist hooks clean
+.PHONY: help setup demo demo-report unit spark test test-all test-long test-sqlalchemy20 test-containers mutants torture torture-document outage rolling land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock lock-jars dist hooks clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,9 +81,6 @@ outage: setup ## Let a database be down for SECONDS_DOWN=300 while HALVES=100000
 rolling: setup ## Restart three brokers one after the other, RUNS=20 times beside two endless loops, and keep the pauses in build/rolling.txt
 	mkdir -p build
 	OUTBOX_TEST_RUNS=$(RUNS) OUTBOX_TEST_LOOPS=2 OUTBOX_TEST_PAUSES=$(CURDIR)/build/rolling.txt $(BIN)/pytest tests/integration/relay/test_rolling_restart.py -k rolling
-
-bloat: setup ## Let BLOAT_ROWS=10000000 rows pass through a message table, and see that it does not grow (about six minutes)
-	$(BIN)/python -m tests.torture.bloat --rows $(BLOAT_ROWS)
 
 land-torture: setup ## Kill the driver of `outbox land` KILLS=40 times, and check that each record landed once (SEED=7)
 	$(BIN)/python -m tests.land_torture --kills $(KILLS) --seed $(SEED)

@@ -16,6 +16,7 @@ from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.place import start_place
 from benchmarks.polling_relay import empty_table
+from benchmarks.relay.bloat import measure_bloat
 from benchmarks.relay.channels import measure_busy_channels, measure_channels
 from benchmarks.relay.drain import measure_drain, measure_pending
 from benchmarks.relay.flood import measure_flood
@@ -32,7 +33,7 @@ from tests.support.harness import Site
 
 
 class Part(enum.StrEnum):
-    """What can be measured on its own; by default all but the last five, which take very long."""
+    """What can be measured on its own; by default all but the last six, which take very long."""
 
     DRAIN = "drain"
     TABLES = "tables"
@@ -48,6 +49,7 @@ class Part(enum.StrEnum):
     SECURED = "secured"
     RESTORE_MANY = "restore-many"
     GROWTH = "growth"
+    BLOAT = "bloat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,14 @@ MEASURES: Mapping[Part, Measure] = {
     Part.RESTORE_MANY: lambda stack, _, __, size: [
         figure for pending in (0, MANY) for figure in measure_restore(stack, size.rounds, pending)
     ],
+    Part.BLOAT: lambda _, __, ___, size: measure_bloat(size.messages),
     Part.GROWTH: lambda stack, _, __, size: measure_growth(stack, size.rounds, size.messages),
 }
 
-_LONG = {Part.CHANNELS, Part.BUSY_CHANNELS, Part.SECURED, Part.RESTORE_MANY, Part.GROWTH}
+_LONG = {Part.CHANNELS, Part.BUSY_CHANNELS, Part.SECURED, Part.RESTORE_MANY, Part.GROWTH, Part.BLOAT}
 
 Parts = Annotated[
-    list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but the last five.")
+    list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but the last six.")
 ]
 Rounds = Annotated[int, typer.Option(min=3, help="How often all variants run, in turn.")]
 Messages = Annotated[int, typer.Option(min=1_000, help="Committed halves of a drain.")]

@@ -88,7 +88,7 @@ ALONE = "it has a run of its own"
 
 RUN_ALONE: Mapping[str, tuple[str, ...]] = {
     "library": ("memory",),
-    "relay": ("channels", "flood", "latency", "stages"),
+    "relay": ("bloat", "channels", "flood", "latency", "stages"),
     "spark": ("large",),
 }
 """By section, what no whole run measures: it takes very long, explains another figure, or is another section's too."""

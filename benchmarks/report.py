@@ -127,9 +127,9 @@ def _by_reason(parts: Iterable[Mapping[str, str]]) -> list[tuple[str, list[str]]
 
 _ONLY_IN_RESULTS = re.compile(
     r"_p95_|_alone$|_first_seconds$|_start_to_first_|_made_before_|eager_(p99|.*100kb)|cost_(dead_)?rows"
-    r"|secured_publish_(certificate|token)|relay_memory_mb_"
+    r"|secured_publish_(certificate|token)|relay_memory_mb_|drain_cpu_(relay|postgres|broker)_|_vs_1$"
 )
-"""Figures that the document leaves out: what another one shows as well, and an application without its relay."""
+"""Figures that the document leaves out: what another one or a chart shows, and an application without its relay."""
 
 
 def _rows(figures: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str, str]]:

@@ -140,12 +140,16 @@ class Processes:
         `applications`: whether there are applications; if not, relays and checkers only.
         """
         self._running = [process for process in self._running if self._lives(process)]
-        for process in self._running:
-            self._look_whether_asleep(process)
+        self.wake_sleepers()
         wanted = Counter(kind for kind in KINDS if not self._down[kind] and (applications or kind not in APPLICATIONS))
         wanted.subtract(process.kind for process in self._running)
         for kind in wanted.elements():
             self._running.append(self._start(kind, faults=faults))
+
+    def wake_sleepers(self) -> None:
+        """Wake who slept long enough."""
+        for process in self._running:
+            self._look_whether_asleep(process)
 
     def _lives(self, process: _Running) -> bool:
         code = process.service.process.poll()

@@ -4,6 +4,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -177,7 +178,7 @@ class Run:
             self._say(f"round {self.result.rounds + 1}: {kind.name}")
             self._steps.run(kind)
         self._say("healing")
-        self._cruelty.heal()
+        self._end_faults()
         self._say("all servers are there")
         self._processes.heal()
         self._say("all processes are well")
@@ -185,6 +186,15 @@ class Run:
         unsettled = self._wait_until_settled(healed + HEALED_SECONDS)
         self.result.slowest_healing_seconds = max(self.result.slowest_healing_seconds, time.monotonic() - healed)
         self._check(unsettled)
+
+    def _end_faults(self) -> None:
+        """Wake meanwhile who sleeps in a local transaction: others wait for its locks, to take a fault back."""
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(self._cruelty.heal)
+            while not ended.done():
+                self._processes.wake_sleepers()
+                time.sleep(_PACE[0])
+        ended.result()
 
     def _kind(self) -> Kind | None:
         """The kind of the next round, for which applications are about to start."""

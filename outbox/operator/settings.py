@@ -14,6 +14,7 @@ from outbox._settings.declared import (
     CheckedDatabases,
     CheckerDatabase,
     DatabasesSettings,
+    DiscardSettings,
     MessageTables,
     OperatorName,
     PostgresSettings,
@@ -21,7 +22,7 @@ from outbox._settings.declared import (
 from outbox.errors import ConfigurationError
 
 
-class TableCommandSettings(MessageTables, ChannelSettings):
+class TableCommandSettings(DiscardSettings, MessageTables, ChannelSettings):
     """Settings of the subcommands that look at message tables, too."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "tables")

@@ -156,12 +156,13 @@ def discarded(entry: DiscardedTransaction, kind: OpKind | None = None) -> Entry:
         kind: What shall be decided on it; None: nothing.
     """
     where = f"first appended {utc(entry.appended_ms)}"
-    if entry.discarded_ms is not None:
-        where = f"of table source {entry.source}, discarded {utc(entry.discarded_ms)}"
+    if entry.source is not None:
+        where = f"of table source {entry.source}, discarded {utc(entry.discarded_ms or 0)}"
     refusal = entry.why_not(kind) if kind else ""
     details = (
         f"{counted(entry.messages, 'message')}, {where}",
         f"NOT THIS ONE: {refusal}" if refusal else entry.detail,
+        "" if entry.expires_ms is None else f"deleted by age on {utc(entry.expires_ms)} (keep_discarded_ms)",
     )
     return Entry(f"{entry.transaction}  {entry.service}  {entry.reason}", details, entry.transaction)
 

@@ -60,6 +60,7 @@ class _Topic:
     def __init__(self, settings: TableCommandSettings, operator: str) -> None:
         self._kafka = settings.client_properties()
         self._operator = operator
+        self._keep_ms = settings.keep_discarded_ms
         self.unread: set[str] = set()
         self._channel: ChannelDescription | None = None
         names = settings.channel_names()
@@ -71,7 +72,8 @@ class _Topic:
 
     def read(self) -> Iterator[DiscardedTransaction]:
         if self._channel is not None:
-            yield from map(DiscardedTransaction.of, read_manifests(self._kafka, self._channel, self._cannot_read))
+            for manifest in read_manifests(self._kafka, self._channel, self._cannot_read):
+                yield DiscardedTransaction.of(manifest, self._keep_ms)
 
     def _cannot_read(self, message: Message, error: ProtocolError) -> None:
         place = place_of(message)

@@ -75,7 +75,8 @@ class DiscardedRows:
                 found = view.connection.cursor().stream(view.table.compose(_LIST))
                 for xid, us, service, reason, detail, count, discarded_ms in found:
                     of = (table_transaction_id(xid, us), service, reason, detail, count, us // 1_000)
-                    yield DiscardedTransaction(*of, source=self.source, discarded_ms=discarded_ms)
+                    ages = {"discarded_ms": discarded_ms, "expires_ms": discarded_ms + self._settings.keep_discarded_ms}
+                    yield DiscardedTransaction(*of, source=self.source, **ages)
         except ConfigurationError as error:
             self.unread.add(f"table source {self.source}")
             warn(str(error))

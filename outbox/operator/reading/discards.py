@@ -30,7 +30,7 @@ def read_manifests(
         for message in reader.read(spans) if last else ():
             if last.get(message.key() or b"") == _place(message):
                 try:
-                    manifest = parse_manifest(message.value())
+                    manifest = parse_manifest(message.value(), max(message.timestamp()[1], 0))
                 except ProtocolError as error:
                     if cannot_read is None:
                         raise

@@ -21,12 +21,14 @@ class DiscardedTransaction:
     decision: str | None = None
     half_partition: int | None = None
     positions: str | None = None
-    source: str | None = None  # this and the next are of rows alone: their table source
+    source: str | None = None  # of rows alone: their table source
     discarded_ms: int | None = None
+    expires_ms: int | None = None  # when a relay deletes it by age (R91); None: never while it is undecided
     manifest: Manifest | None = field(default=None, repr=False)  # what the discard topic has; not for programs
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Self:
+    def of(cls, manifest: Manifest, keep_ms: int) -> Self:
+        since, is_undecided = manifest.discarded_ms, manifest.reason is DiscardReason.UNDECIDED
         return cls(
             manifest.transaction_id,
             manifest.service,
@@ -38,6 +40,8 @@ class DiscardedTransaction:
             manifest.decision.name if manifest.decision else None,
             manifest.partition,
             str(manifest.positions),
+            discarded_ms=since,
+            expires_ms=None if is_undecided else since + keep_ms,
             manifest=manifest,
         )
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from outbox._service.exit_codes import Exit
+from outbox._settings.declared import DAY_MS
 from outbox.operator.commands.discarded import app
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
@@ -29,6 +30,8 @@ def test_discarded_rows_are_listed_without_their_content(store: Site) -> None:
     assert _list(store, "--service", "others") == []
     printed = call_command(app, store, "list", environ=relay_settings(store))[1]
     assert f"of table source {SOURCE}, discarded" in printed
+    assert [one["expires_ms"] - one["discarded_ms"] for one in (first, second)] == [30 * DAY_MS] * 2
+    assert printed.count("deleted by age on 2") == 2
     assert "secret" not in printed
 
 

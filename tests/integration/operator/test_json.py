@@ -1,5 +1,6 @@
 """`--json`: one document, with names that stay; errors are one sentence on standard error all the same."""
 
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -58,10 +59,15 @@ def test_doctor(place: Site) -> None:
 
 def test_what_lies_in_the_discard_topic(place: Site) -> None:
     refused, undecided = _discard(place, DiscardReason.TOO_LARGE), _discard(place, DiscardReason.UNDECIDED)
-    code, listed = call_for_json(discarded.app, place, "list")
+    environ = {"OUTBOX_KEEP_DISCARDED_MS": "172800000"}
+    code, listed = call_for_json(discarded.app, place, "list", environ=environ)
     assert code == Exit.OK
-    first = next(one for one in listed["transactions"] if one["transaction"] == refused)
+    found = {one["transaction"]: one for one in listed["transactions"]}
+    first = found[refused]
     assert (first["reason"], first["decision"], first["appended_ms"]) == ("TOO_LARGE", "COMMIT", 5_000)
+    assert abs(time.time() * 1_000 - first["discarded_ms"]) < 60_000
+    assert (first["expires_ms"] - first["discarded_ms"], found[undecided]["expires_ms"]) == (172_800_000, None)
+    assert call_command(discarded.app, place, "list")[1].count("deleted by age on 2") == 1, "what is undecided stays"
     for verb, kind in (("deliver", "DELIVER"), ("drop", "ROLLBACK")):
         words = (verb, refused, undecided, "--yes", "--wait-seconds", "0")
         code, decided = call_for_json(discarded.app, place, *words)

@@ -32,5 +32,5 @@ def test_a_decision_is_on_what_the_manifest_lists(kind: OpKind) -> None:
 @pytest.mark.parametrize("reason", list(DiscardReason))
 def test_only_what_is_decided_and_can_be_parsed_is_an_operators_affair(reason: DiscardReason) -> None:
     undecided, malformed = reason is DiscardReason.UNDECIDED, reason is DiscardReason.MALFORMED
-    assert bool(DiscardedTransaction.of(manifest(reason)).why_not(OpKind.DELIVER)) is (undecided or malformed)
-    assert bool(DiscardedTransaction.of(manifest(reason)).why_not(OpKind.ROLLBACK)) is undecided
+    assert bool(DiscardedTransaction.of(manifest(reason), 1).why_not(OpKind.DELIVER)) is (undecided or malformed)
+    assert bool(DiscardedTransaction.of(manifest(reason), 1).why_not(OpKind.ROLLBACK)) is undecided

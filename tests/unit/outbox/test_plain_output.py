@@ -27,7 +27,7 @@ def test_entries_of_hostile_content_are_printed_as_text(capsys: pytest.CaptureFi
     id_ = "01890a5d-ac96-774b-bcce-b302099a8057"
     found = (HOSTILE, None, Positions.parse("0"), ((0, 0),), 0)
     manifest = Manifest(id_, HOSTILE, Truth.ROW, id_, 0, DiscardReason.TOPIC_MISSING, *found)
-    print_entries(words.dead_letters([DiscardedTransaction.of(manifest)], "title"))
+    print_entries(words.dead_letters([DiscardedTransaction.of(manifest, 1)], "title"))
     assert_plain(capsys.readouterr().out)
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import yaml
+from kubernetes_validate import latest_version, validate
 from typer.testing import CliRunner
 
 from outbox._service.channels import channel_threads
@@ -26,6 +27,8 @@ def test_compose_and_kubernetes_run_the_same_relay(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [COMPOSE, KUBERNETES]
     relay = yaml.safe_load((tmp_path / "new" / COMPOSE).read_text())["services"]["relay"]
     deployment, budget = yaml.safe_load_all((tmp_path / "new" / KUBERNETES).read_text())
+    for version in ("1.25", latest_version()):
+        assert [validate(one, version, strict=True) for one in (deployment, budget)] == [version.removesuffix(".0")] * 2
     template, pod = deployment["spec"]["template"], deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"] == relay["command"]

@@ -17,7 +17,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import psycopg
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AlterConfigOpType,
     ConfigEntry,
@@ -36,6 +36,7 @@ from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel, verify_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant, Tables
+from outbox.errors import ConfigurationError
 from outbox.operator.reading.discards import read_manifests
 from outbox.protocol.discard import Manifest
 from outbox.protocol.names import Channel
@@ -349,7 +350,7 @@ class Site:
         """Whether the checkpoints of all half partitions stand at the end of the half topic, as far as Kafka tells."""
         try:
             return settled(self.kafka(), self.channel)
-        except KafkaException:
+        except ConfigurationError:
             return False
 
     def logs(self) -> str:

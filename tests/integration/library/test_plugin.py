@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
+from outbox.errors import UsageError
+from outbox.testing import read_committed
 from tests.repository.test_layers import EXTRAS
+from tests.support.servers import Servers
 
 pytest_plugins = ["pytester"]
 
@@ -93,6 +96,11 @@ def test_the_stack_is_started_for_a_session(pytester: pytest.Pytester) -> None:
         """
     )
     pytester.runpytest_subprocess(timeout=240).assert_outcomes(passed=1)
+
+
+def test_a_topic_that_does_not_exist_is_no_empty_one(servers: Servers) -> None:
+    with pytest.raises(UsageError, match="Topic 'nowhere' does not exist"):
+        read_committed({"bootstrap.servers": servers.bootstrap_servers}, ["nowhere"])
 
 
 @pytest.mark.parametrize(

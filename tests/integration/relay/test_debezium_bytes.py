@@ -30,6 +30,7 @@ def both_sides(site: Site) -> dict[str, tuple[list[Form], list[Form]]]:
 
 
 def wait_for(site: Site, topic: str) -> None:
+    wait_until(lambda: topic in site.admin.list_topics(timeout=10).topics, 120, site.logs)  # Debezium makes its own
     wait_until(lambda: len(read_committed(site.kafka(), [topic])) == len(ROWS), 120, explain=site.logs)
 
 

@@ -45,6 +45,9 @@ from outbox.testing import VisibleRecord, read_committed, settled
 from tests.support.forked import CONSTANTS, Forked, may_fork
 
 WAIT_SECONDS = 60.0
+QUICK_CHECKS = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200"}
+QUICK_SESSION = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
+"""The partitions of a relay that dies are soon another one's."""
 ROLE_PASSWORD = "secret-of-a-role"  # noqa: S105 - of roles of tests
 
 
@@ -297,6 +300,11 @@ class Site:
         records = read_committed(self.kafka(), [self.channel.op_topic, verdict])
         parsed = [parse_op(record.value, record.headers, verdict=record.topic == verdict) for record in records]
         return [(source, entry) for source, entries in parsed for entry in entries]
+
+    def discards(self) -> dict[bytes, bytes]:
+        """What the discard topic has, by key: manifests, and halves in their envelopes."""
+        newest = {one.key or b"": one.value for one in read_committed(self.kafka(), [self.channel.discard_topic])}
+        return {key: value for key, value in newest.items() if value is not None}
 
     def send_half(
         self,

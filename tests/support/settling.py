@@ -4,10 +4,9 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from checker.connection import connect
 from checker.rules.settlement import Ages, ChannelProgress, HalfPartition
@@ -78,10 +77,7 @@ def commit_checkpoint(
     if filled:
         _fill_half_partition(site, channel, partition, checkpoint.head)
     metadata = checkpoint.encode(channel.half.id, partition) if text is None else text
-    offset = TopicPartition(channel.half.name, partition, checkpoint.offset, metadata)
-    consumer = Consumer({**site.kafka(), "group.id": channel.channel.relay_group})
-    with closing(consumer):
-        consumer.commit(offsets=[offset], asynchronous=False)
+    site.commit(TopicPartition(channel.half.name, partition, checkpoint.offset, metadata))
 
 
 def _fill_half_partition(site: Site, channel: ChannelDescription, partition: int, end: int) -> None:

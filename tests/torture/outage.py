@@ -21,7 +21,6 @@ from outbox import Message
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpKind
-from outbox.testing import read_committed
 from stack import Stack, postgres_alone
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.harness import Service, Site, wait_until
@@ -110,7 +109,7 @@ class _Outage:
         while time.monotonic() < end or not _count_unreachable(checker):
             result.bills_meanwhile.append(self._bill())
         result.unreachable = _count_unreachable(checker)
-        if parked := self._discarded():
+        if parked := self._orders.discards():
             result.wrong.append(
                 f"{len(parked):,} records were in the discard topic: the outage was taken for an answer"
             )
@@ -161,13 +160,8 @@ class _Outage:
         self._stack.postgres.start()
         began = time.monotonic()
         self._orders.wait_settled(self._patience)
-        wait_until(lambda: not self._discarded(), self._patience, self._orders.logs)
+        wait_until(lambda: not self._orders.discards(), self._patience, self._orders.logs)
         return time.monotonic() - began
-
-    def _discarded(self) -> set[bytes]:
-        records = read_committed(self._orders.kafka(), [self._orders.channel.discard_topic])
-        newest = {record.key or b"": record.value for record in records}
-        return {key for key, value in newest.items() if value is not None}
 
     def _wrong(self, committed: list[str], orphans: set[str]) -> Iterator[str]:
         for name, ids in (("orders", committed), ("bills", self._billed)):

@@ -17,7 +17,7 @@ from outbox import HalfOutbox, Message
 from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.op import OpEntry
 from tests.support.bulk import publish_bulk, send_halves
-from tests.support.harness import ROLE_PASSWORD, Service, Site, doubled, wait_until
+from tests.support.harness import QUICK_SESSION, ROLE_PASSWORD, Service, Site, doubled, wait_until
 from tests.support.probes import free_port, metric
 from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
 
@@ -31,11 +31,7 @@ LIMITS_MS = {
     "tcp_user_timeout": 10_000,
 }
 # Checked soon and often; a dead checker is missed soon.
-QUICK = {
-    "OUTBOX_TRANSACTION_TIMEOUT_MS": "300",
-    "OUTBOX_CHECK_INTERVAL_MS": "300",
-    "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
-}
+QUICK = {**QUICK_SESSION, "OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"}
 
 
 def _messages(site: Site, count: int) -> list[Message]:

@@ -29,7 +29,7 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.positions import Positions
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import run_command
-from tests.support.harness import Site, doubled, wait_until
+from tests.support.harness import QUICK_CHECKS, Site, doubled, wait_until
 from tests.support.settling import (
     DAY_MS,
     HOUR_MS,
@@ -47,8 +47,7 @@ from tests.support.settling import (
 )
 
 QUICK = {
-    "OUTBOX_TRANSACTION_TIMEOUT_MS": "200",
-    "OUTBOX_CHECK_INTERVAL_MS": "200",
+    **QUICK_CHECKS,
     "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300",
     "OUTBOX_UPKEEP_INTERVAL_MS": "200",
     "OUTBOX_KEEP_SETTLED_MS": "300",

@@ -8,15 +8,11 @@ from outbox import HalfOutbox, Message
 from outbox._service.exit_codes import Exit
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from tests.support.bulk import publish_bulk, send_halves
+from tests.support.bulk import publish_bulk
 from tests.support.commands import run_command
-from tests.support.harness import Site, wait_until
+from tests.support.harness import QUICK_CHECKS, Site, wait_until
 
-QUICK = {
-    "OUTBOX_TRANSACTION_TIMEOUT_MS": "200",
-    "OUTBOX_CHECK_INTERVAL_MS": "200",
-    "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300",
-}
+QUICK = {**QUICK_CHECKS, "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300"}
 
 
 @pytest.fixture
@@ -92,18 +88,6 @@ def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: HalfOutbo
     assert _list(site) == []
     site.create_topics("gone")
     assert site.read("gone") == []
-
-
-@pytest.mark.parametrize("verb", ["deliver", "drop"])
-@pytest.mark.long
-def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outbox: HalfOutbox, verb: str) -> None:
-    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
-    (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
-    _wait_for(site, 1)
-    result = run_command(site, "discarded", verb, entry.transaction_id, "--yes")
-    assert result.returncode == Exit.FINDINGS
-    assert "NOT THIS ONE: it is undecided" in result.stdout
-    assert _operators_ops(site) == []
 
 
 def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: HalfOutbox) -> None:

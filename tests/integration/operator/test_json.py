@@ -74,6 +74,8 @@ def test_what_lies_in_the_discard_topic(place: Site) -> None:
         outcomes = {one["transaction"]: one["outcome"] for one in decided["transactions"]}
         assert (code, decided["decision"]) == (Exit.FINDINGS, kind)
         assert outcomes == {refused: "still there", undecided: "refused"}
+        assert "NOT THIS ONE: it is undecided" in call_command(discarded.app, place, verb, undecided, "--dry-run")[1]
+    assert undecided not in {entry.transaction_id for _, entry in place.ops()}
 
 
 def test_discarded_list_leaves_out_removed_and_limits(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,7 @@ from outbox.operator.state.unsettled_transactions import Gathering
 from outbox.protocol.op import OpKind, OpSource, encode_op
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import call_command, call_for_json, run_command
-from tests.support.harness import Site, wait_until
-
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200"}
+from tests.support.harness import QUICK_CHECKS, Site, wait_until
 
 
 @pytest.fixture
@@ -112,7 +110,7 @@ def test_a_real_topic_that_takes_no_messages_is_named(site: Site, outbox: HalfOu
 
 def test_what_is_parked_is_listed_as_such(site: Site, outbox: HalfOutbox) -> None:
     (entry,) = send_halves(site, outbox, _messages(site, 1))
-    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
+    site.relay(extra={**QUICK_CHECKS, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     wait_until(lambda: bool(site.manifests()), explain=site.logs)
     (one,) = _pending(site)["transactions"]
     assert (one["transaction"], one["parked"]) == (entry.transaction_id, True)

@@ -31,13 +31,12 @@ from outbox.protocol.positions import Positions
 from outbox.transactional_producer import TransactionalProducer
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import call_command, call_for_json, run_command
-from tests.support.harness import Site, wait_until
+from tests.support.harness import QUICK_CHECKS, Site, wait_until
 from tests.support.listeners import UNKNOWN, Scripted
 from tests.support.servers import Servers
 from tests.support.shop import Shop
 
 AT_ONCE = ("--yes", "--min-age-ms", "0", "--reason", "the test says so")
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200"}
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +138,7 @@ def test_a_kill_between_row_and_op_marker_is_harmless(site: Site) -> None:
     died = run_command(site, "resolve", id_, "--commit", *AT_ONCE, environ={FAILPOINT: "resolve.marking"})
     assert died.returncode == -signal.SIGKILL
     assert (site.rows()[id_], _said(site, id_)) == ("C", [])
-    site.relay(extra=QUICK)
+    site.relay(extra=QUICK_CHECKS)
     site.checker()
     assert [record.message_id for record in site.wait_visible(1, "orders")] == [f"{id_}/0"]
 
@@ -407,7 +406,7 @@ def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     site.create("orders", partitions=1)
     outbox = site.half_outbox(publish_timeout_seconds=20.0)
     entries = [_undecided(site, outbox) for _ in range(2)]
-    relay = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
+    relay = {**QUICK_CHECKS, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
     site.relay(extra=relay)
     wait_until(lambda: len(site.manifests()) == 2, explain=site.logs)
     channel = verify_channel(site.admin, site.channel)
@@ -495,7 +494,7 @@ def test_resolve_all_takes_an_incarnation_that_is_gone(still: Site, monkeypatch:
 def test_resolve_all_rolls_back_what_is_parked_below_the_watermark(site: Site) -> None:
     site.create("orders", partitions=1)
     ids = _of_group(site, "dead", 3)
-    site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
+    site.relay(extra={**QUICK_CHECKS, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     channel = verify_channel(site.admin, site.channel)
     wait_until(lambda: len(site.manifests()) == 3, explain=site.logs)
     site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")

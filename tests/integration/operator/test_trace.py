@@ -14,11 +14,10 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.partitioner import partition_for_key
 from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json
-from tests.support.harness import Site, wait_until
+from tests.support.harness import QUICK_CHECKS, Site, wait_until
 from tests.support.shop import Shop
 
 HOUR_MS = 3_600_000
-QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200"}
 
 
 def _trace(site: Site, id_: str, *words: str, environ: dict[str, str | None] | None = None, code: int = Exit.OK) -> Any:
@@ -87,7 +86,7 @@ def test_the_story_of_what_the_checker_rolled_back(site: Site) -> None:
         site, site.half_outbox(publish_timeout_seconds=20.0), [Message(site.topic("orders"), "v", "k")]
     )
     assert _trace(site, entry.transaction_id)["state"] == "undecided"
-    site.relay(extra=QUICK)
+    site.relay(extra=QUICK_CHECKS)
     site.checker()
     site.wait_settled()
     document = _trace(site, entry.transaction_id)

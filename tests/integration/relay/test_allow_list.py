@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outbox._service.exit_codes import Exit
-from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
-from outbox.testing import read_committed
+from outbox.protocol.discard import DiscardReason
 from tests.support import message_rows
 from tests.support.commands import run_command
 from tests.support.harness import Service, Site, doubled, wait_until
@@ -82,10 +81,7 @@ class _Relay:
             message_rows.insert_message(connection, self.site, "rows", "k", value)
 
     def forbidden(self) -> list[str]:
-        records = read_committed(self.site.kafka(), [self.site.channel.discard_topic])
-        found: list[Manifest] = [
-            parse_manifest(record.value) for record in records if (record.key or b"").endswith(b"/manifest")
-        ]
+        found = self.site.manifests()
         assert {manifest.reason for manifest in found} <= {DiscardReason.FORBIDDEN}
         return [manifest.detail for manifest in found]
 

@@ -10,13 +10,9 @@ import pytest
 from outbox import Message
 from outbox.testing import VisibleRecord
 from tests.support.bulk import publish_bulk, send_halves
-from tests.support.harness import Site, doubled, wait_until
+from tests.support.harness import QUICK_SESSION, Site, doubled, wait_until
 
-PLAIN = {
-    "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
-    "OUTBOX_BATCH_MESSAGES": "100",
-    "OUTBOX_DELIVERY": "at_least_once",
-}
+PLAIN = {**QUICK_SESSION, "OUTBOX_BATCH_MESSAGES": "100", "OUTBOX_DELIVERY": "at_least_once"}
 
 
 def _numbered(site: Site, start: int, stop: int) -> list[Message]:

@@ -5,7 +5,6 @@ import uuid
 from collections import Counter
 
 import pytest
-from confluent_kafka import Message as KafkaMessage
 from confluent_kafka import TopicPartition
 
 from outbox import Message
@@ -16,19 +15,15 @@ from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
-from outbox.testing import VisibleRecord, read_committed
+from outbox.testing import read_committed
+from tests.support.bulk import publish_bulk
 from tests.support.commands import run_command
 from tests.support.harness import Service, Site, wait_until
 from tests.support.shop import Shop
-from tests.torture.log import read_to_end
 
 IMPATIENT = {"OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300"}
 """A topic that is missing is not looked for for long."""
 TOLERANT = {"OUTBOX_DISTRUSTED_CHECKPOINT": "deliver_again"}
-
-
-def _discarded(site: Site) -> list[VisibleRecord]:
-    return read_committed(site.kafka(), [site.channel.discard_topic])
 
 
 def _wait_for_manifest(site: Site) -> Manifest:
@@ -55,8 +50,8 @@ def test_a_transaction_whose_topic_was_deleted_is_discarded_whole_and_others_go_
         assert (manifest.transaction_id, manifest.service) == (first.transaction_id, "orders")
         assert (manifest.decision, manifest.positions) == (OpKind.COMMIT, Positions.first(2))
         site.wait_settled()
-        records = {record.key: record for record in _discarded(site)}
-        envelopes = [parse_envelope(records[f"{first.transaction_id}/{n}".encode()].value) for n in range(2)]
+        records = site.discards()
+        envelopes = [parse_envelope(records[f"{first.transaction_id}/{n}".encode()]) for n in range(2)]
         assert [envelope.value for envelope in envelopes] == [b"of the discarded one", None]
         assert [envelope.key for envelope in envelopes] == [there.encode(), b"tombstone"]
         assert ("a", b"1") in envelopes[1].headers
@@ -106,8 +101,7 @@ def test_halves_that_cannot_be_parsed_are_discarded(site: Site) -> None:
         wait_until(lambda: len(site.manifests()) == len(MALFORMED), explain=site.logs)
         assert {manifest.reason for manifest in site.manifests()} == {DiscardReason.MALFORMED}
         assert [manifest.offsets for manifest in site.manifests()] == [((0, offset),) for offset in range(4)]
-        messages = [record for record in _discarded(site) if (record.key or b"").endswith(b"/0")]
-        values = [parse_envelope(message.value).value for message in messages]
+        values = [parse_envelope(value).value for key, value in site.discards().items() if key.endswith(b"/0")]
         assert values == [f"unreadable {number}".encode() for number in range(4)]
         site.wait_settled()
 
@@ -160,7 +154,7 @@ def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
     site.create(partitions=2)
     with Shop(site) as shop:
         topic = _settled(shop)
-        used = {record.partition() for record in _half_records(site)}
+        used = {record.partition for record in site.halves()}
         site.delete_group()
         created = run_command(site, "channel", "create")
         assert created.returncode == Exit.CONFIGURATION
@@ -189,10 +183,6 @@ def test_create_of_unused_channel_commits_missing_checkpoints(site: Site) -> Non
     site.delete_group()
     assert run_command(site, "channel", "create").returncode == Exit.OK
     assert [place.offset for place in site.checkpoints()] == [0, 0]
-
-
-def _half_records(site: Site) -> list[KafkaMessage]:
-    return read_to_end(site.bootstrap_servers, {(site.channel.half_topic, number): 0 for number in range(2)})[0]
 
 
 @pytest.mark.parametrize("metadata", ["", "1;h;garbage;-;00000000"])

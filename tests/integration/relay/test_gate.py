@@ -28,7 +28,7 @@ from outbox.protocol.op import OpKind
 from outbox.testing import read_committed
 from tests.support import message_rows
 from tests.support.commands import run_command
-from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.harness import QUICK_SESSION, Service, Site, doubled, wait_until
 from tests.support.probes import free_port, get, metric
 from tests.support.raw import RawLog, RawMessage
 from tests.support.rights import allow_all, allow_only
@@ -38,8 +38,6 @@ GOOD = 3_000
 KEYS = 20
 HOUR_MS = 3_600_000
 WAITS = "Transactions wait for a real topic"
-QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
-"""The partitions of a relay that dies are soon another one's."""
 READER = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
 
 
@@ -190,11 +188,11 @@ def test_what_waits_for_its_topic_is_delivered_in_order_once_that_can_take_it(ow
         own.create_topics("grows")
         allow_only(own, ResourceType.TOPIC, own.topic("closed"), *READER)
         own.checker()
-        relay = own.relay(extra=QUICK)
+        relay = own.relay(extra=QUICK_SESSION)
         own.wait_visible(1, "there")
         _wait_for_news(relay, [own.topic("late")])
         relay.kill()
-        relay = own.relay(extra=QUICK)
+        relay = own.relay(extra=QUICK_SESSION)
         _wait_for_news(relay, [own.topic("late")])
         own.create_topics("late")
         own.wait_visible(2, "there")

@@ -15,15 +15,12 @@ from outbox._service.membership import generation
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint, runs_of
 from outbox.testing import VisibleRecord
 from tests.support.bulk import publish_bulk
-from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.harness import QUICK_SESSION, Service, Site, doubled, wait_until
 from tests.support.shop import Shop
 
 FAILPOINTS = ["relay.kafka.producer", "relay.produced", "relay.flushed", "relay.offsets_sent", "relay.committed"]
 # A dead relay is missed soon, and Kafka transactions are small, so that there are many of them to die in.
-QUICK = {
-    "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
-    "OUTBOX_BATCH_MESSAGES": "100",
-}
+QUICK = {**QUICK_SESSION, "OUTBOX_BATCH_MESSAGES": "100"}
 
 
 def numbered(site: Site, start: int, count: int, keys: int = 40) -> list[Message]:
@@ -66,10 +63,8 @@ def test_a_relay_killed_forty_times_anywhere(site: Site, outbox: HalfOutbox, see
     _assert_exactly(site.read("orders"), ids)
 
 
-def _checkpoint(site: Site, topic_id: str, partition: int) -> HalfCheckpoint:
-    consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "isolation.level": "read_committed"})
-    (place,) = consumer.committed([TopicPartition(site.channel.half_topic, partition)], 10)
-    consumer.close()
+def _checkpoint(site: Site, topic_id: str) -> HalfCheckpoint:
+    place = site.checkpoints()[0]
     return parse_half_checkpoint(place.metadata or "", place.offset, topic_id, place.partition)
 
 
@@ -85,7 +80,7 @@ def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -
             with site.half_outbox() as outbox:
                 ids = publish_bulk(site, outbox, messages)
                 _assert_exactly(site.wait_visible(1_000, topic), ids)
-                wait_until(lambda: _checkpoint(site, description.half.id, 0) == HalfCheckpoint(0, 1_001, runs_of([0])))
+                wait_until(lambda: _checkpoint(site, description.half.id) == HalfCheckpoint(0, 1_001, runs_of([0])))
                 relay.kill()
                 site.relay(extra=QUICK)
                 ids += publish_bulk(site, outbox, [Message(site.topic(topic), "1000", "key0")])

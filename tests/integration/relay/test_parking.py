@@ -16,20 +16,15 @@ from outbox.protocol.half import Truth
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
-from outbox.testing import VisibleRecord, read_committed
+from outbox.testing import VisibleRecord
 from outbox.transactional_producer import TransactionalProducer
 from tests.support.bulk import publish_bulk, send_halves
-from tests.support.harness import Site, doubled, wait_until
+from tests.support.harness import QUICK_CHECKS, QUICK_SESSION, Site, doubled, wait_until
 from tests.support.listeners import COMMIT, UNKNOWN, Scripted
 from tests.support.probes import free_port, metric
 
 # A dead relay is missed soon; transactions are overdue at once.
-QUICK = {
-    "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
-    "OUTBOX_TRANSACTION_TIMEOUT_MS": "200",
-    "OUTBOX_CHECK_INTERVAL_MS": "200",
-    "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300",
-}
+QUICK = {**QUICK_SESSION, **QUICK_CHECKS, "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300"}
 BY_AGE = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
 """Whatever is undecided is parked soon."""
 
@@ -41,12 +36,6 @@ def channel(site: Site) -> ChannelDescription:
 
 def _messages(site: Site, values: Iterable[object]) -> list[Message]:
     return [Message(site.topic("orders"), str(value), f"key{value}") for value in values]
-
-
-def _alive(site: Site) -> dict[bytes, bytes]:
-    """What the discard topic holds, by key."""
-    newest = {record.key or b"": record.value for record in read_committed(site.kafka(), [site.channel.discard_topic])}
-    return {key: value for key, value in newest.items() if value is not None}
 
 
 def _wait_for_manifests(site: Site, count: int) -> list[Manifest]:
@@ -176,7 +165,7 @@ def test_a_late_commit_is_delivered_once_wherever_the_relay_dies(
     site.wait_settled()
     assert not doubled(site.read("orders"))
     assert {record.message_id for record in site.read("orders")} > set(ids)
-    assert _alive(site) == {}
+    assert site.discards() == {}
 
 
 def test_a_half_of_the_largest_size_is_parked_and_delivered_whole(site: Site, outbox: HalfOutbox) -> None:
@@ -185,7 +174,7 @@ def test_a_half_of_the_largest_size_is_parked_and_delivered_whole(site: Site, ou
     site.relay(extra=BY_AGE)
     parked = send_halves(site, outbox, [Message(site.topic("orders"), value, "k", {"a": b"1"})])
     (manifest,) = _wait_for_manifests(site, 1)
-    assert len(_alive(site)[f"{manifest.transaction_id}/0".encode()]) > 4 * len(value) // 3
+    assert len(site.discards()[f"{manifest.transaction_id}/0".encode()]) > 4 * len(value) // 3
     _send(outbox, OpKind.COMMIT, parked)
     (found,) = site.wait_visible(1, "orders")
     assert (found.value, found.key, found.headers[0]) == (value, b"k", ("a", b"1"))
@@ -197,7 +186,7 @@ def test_the_checker_decides_what_is_parked(site: Site, outbox: HalfOutbox) -> N
     site.relay(extra=BY_AGE)
     _wait_for_manifests(site, 6)
     site.checker()
-    wait_until(lambda: _alive(site) == {}, explain=site.logs)
+    wait_until(lambda: site.discards() == {}, explain=site.logs)
     assert sorted(record.message_id for record in site.read("orders")) == sorted(committed)
     assert sorted(site.rows().values()) == ["C"] * 3 + ["R"] * 3
 
@@ -216,7 +205,7 @@ def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Sit
     site.create_topics("orders")
     site.send_verdict(replace(refused[0], kind=OpKind.DELIVER), OpSource.OPERATOR)
     _assert_late(site.wait_visible(1, "orders"), refused, "TOPIC_MISSING")
-    wait_until(lambda: _alive(site) == {})
+    wait_until(lambda: site.discards() == {})
 
 
 def _send_half(site: Site, transaction_id: str, position: int) -> None:
@@ -240,7 +229,7 @@ def test_a_half_that_comes_after_its_transaction_was_parked_follows_it(
     found = site.wait_visible(3, "orders")
     assert [record.value for record in found] == [b"0", b"1", b"2"]
     assert [record.message_id for record in found] == [f"{id_}/{position}" for position in range(3)]
-    wait_until(lambda: _alive(site) == {}, explain=site.logs)
+    wait_until(lambda: site.discards() == {}, explain=site.logs)
     site.wait_settled()
 
 
@@ -268,7 +257,7 @@ def test_a_listener_that_does_not_know_is_asked_on_after_the_limit(site: Site, o
         found = site.wait_visible(1, "orders")
     assert [(record.message_id, record.value) for record in found] == [(sent.message_id, b"v")]
     assert dict(found[0].headers)[LATE_HEADER] == b"UNDECIDED"
-    wait_until(lambda: _alive(site) == {}, explain=site.logs)
+    wait_until(lambda: site.discards() == {}, explain=site.logs)
 
 
 def test_another_relay_takes_a_hundred_parked_transactions_over(site: Site, outbox: HalfOutbox) -> None:
@@ -281,7 +270,7 @@ def test_another_relay_takes_a_hundred_parked_transactions_over(site: Site, outb
     _send(outbox, OpKind.COMMIT, parked[::2])
     _send(outbox, OpKind.ROLLBACK, parked[1::2])
     _assert_late(site.wait_visible(50, "orders"), parked[::2])
-    wait_until(lambda: _alive(site) == {}, explain=site.logs)
+    wait_until(lambda: site.discards() == {}, explain=site.logs)
     site.relay(extra=BY_AGE)
     ids = publish_bulk(site, outbox, _messages(site, range(100, 110)))
     assert {record.message_id for record in site.wait_visible(60, "orders")} >= set(ids)

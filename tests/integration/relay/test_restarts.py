@@ -24,11 +24,10 @@ from relay.recovery.hanging_checkpoint import HELD_BACK
 from stack import Stack
 from tests.integration.relay.test_kill_relay import is_serving, numbered
 from tests.support.bulk import publish_bulk, send_halves
-from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.harness import QUICK_SESSION, Service, Site, doubled, wait_until
 from tests.support.shop import Shop
 
 SKIPS_MARKERS = re.compile(r"Couldn't find leader endpoint for partitions .*__consumer_offsets.* can be skipped")
-QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def _assert_that_nothing_is_lost_or_doubled(own: Stack, shop: Shop, relay: Servi
 
 
 def _services(site: Site) -> list[Service]:
-    services = [site.relay(extra=QUICK), site.checker(extra=QUICK)]
+    services = [site.relay(extra=QUICK_SESSION), site.checker(extra=QUICK_SESSION)]
     wait_until(lambda: is_serving(services[0]) and "Checker started" in services[1].output(), explain=site.logs)
     return services
 

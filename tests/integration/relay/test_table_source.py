@@ -8,8 +8,8 @@ import time
 from functools import partial
 
 import psycopg
-from confluent_kafka import Consumer, TopicPartition
 
+from outbox._kafka.groups import committed_checkpoints
 from outbox.protocol.identifiers import table_transaction_id
 from relay.table.source_table import BELOW_SECONDS
 from tests.support.harness import Service, Site, wait_until
@@ -169,11 +169,9 @@ def test_discarded_rows_are_in_a_gauge_until_somebody_decides(store: Site) -> No
 
 
 def _committed(site: Site) -> int:
-    service = site.channel.table_group(SOURCE)
-    consumer = Consumer({**site.kafka(), "group.id": service, "isolation.level": "read_committed"})
-    (place,) = consumer.committed([TopicPartition(site.channel.half_topic, 0)], 10)
-    consumer.close()
-    return int(place.offset)
+    places = [(site.channel.half_topic, 0)]
+    (place,) = committed_checkpoints(site.kafka(), site.channel.table_group(SOURCE), places).values()
+    return place.offset
 
 
 def test_a_restored_database_stops_the_source_and_nothing_else(store: Site) -> None:

@@ -8,17 +8,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, not in its __all__
 from psycopg.conninfo import make_conninfo
 
 from examples.flights.certificates import Security
+from outbox.testing import read_committed
 from stack import PortInUseError, Stack, StartError
 from stack.kafka import Listeners, cluster_in
 from stack.ports import Ports, is_free
@@ -298,16 +298,14 @@ def publish(stack: Stack, topic: str, value: bytes, *, commit: bool = True) -> N
 
 
 def records(stack: Stack, topic: str, count: int) -> list[bytes | None]:
-    consumer = Consumer({"bootstrap.servers": stack.bootstrap_servers, "group.id": topic, "log_level": 0})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    deadline = time.monotonic() + 30
-    values: list[bytes | None] = []
-    while len(values) < count and time.monotonic() < deadline:
-        message = consumer.poll(0.5)
-        if message is not None and not message.error():
-            values.append(message.value())
-    consumer.close()
-    return values
+    found: list[bytes | None] = []
+
+    def enough() -> bool:
+        found[:] = [one.value for one in read_committed({"bootstrap.servers": stack.bootstrap_servers}, [topic])]
+        return len(found) >= count
+
+    wait_until(enough)
+    return found
 
 
 def query(url: str, statement: str) -> object:

@@ -26,7 +26,7 @@ from relay.half.serving.intake import Intake, Unreadable
 from relay.half.serving.restore import _without_lost_halves, lost_ops, read_checkpoints
 from relay.half.serving.take_over import HalfAuthor
 from relay.half.serving.worker import PartitionWorker
-from relay.half.state.discard_index import Discards, ParkedHalves
+from relay.half.state.discard_index import Discards, ParkedHalves, from_manifest
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Event, State, Transaction
 from relay.half.state.parking import Parking, Patience, Urgent
@@ -49,6 +49,16 @@ def discard_index_after_delivery(self: Discards, transaction: Transaction) -> No
 def discard_index_at_take_over(self: Ledger, manifests: Iterable[Manifest]) -> None:
     """What lies in the discard topic is known before anything else is read. A new owner that does not know what is
     parked takes the decision on it for one on halves that were settled long ago, and drops it: lost."""
+
+
+@mutant(Discards.expire, "R91", Harm.LOST)
+@fails("unit/relay/test_discards.py::test_what_an_operator_resumed_does_not_leave_by_age")
+def r91_before_the_ops_are_read(self: Discards, now: int, soon_ms: int, ops_known_until: int) -> None:
+    """A dead letter of halves leaves by age once each op is read that may have resumed it before. Without it a message
+    that an operator has delivered is deleted instead: lost."""
+    for manifest in list(self._refused.values()):
+        if manifest.discarded_ms < now - self._keep_ms:
+            self.remove(from_manifest(manifest))
 
 
 @mutant(Ledger._due, "due time at restore", Harm.STUCK)

@@ -1,6 +1,7 @@
 """What cannot be delivered leaves the flow whole and with the reason; what cannot be trusted stops the relay."""
 
 import signal
+import time
 import uuid
 from collections import Counter
 
@@ -10,6 +11,7 @@ from confluent_kafka import TopicPartition
 from outbox import Message
 from outbox._kafka.groups import committed_checkpoints
 from outbox._service.exit_codes import Exit
+from outbox._settings.declared import DAY_MS
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.envelope import parse_envelope
@@ -56,6 +58,43 @@ def test_a_transaction_whose_topic_was_deleted_is_discarded_whole_and_others_go_
         assert [envelope.key for envelope in envelopes] == [there.encode(), b"tombstone"]
         assert ("a", b"1") in envelopes[1].headers
         assert [envelope.offset for envelope in envelopes] == [offset for _, offset in manifest.offsets]
+
+
+def _age(site: Site, *transactions: str) -> None:
+    """Write dead letters again, as records that the broker took 40 days ago."""
+    topic, then = site.channel.discard_topic, time.time_ns() // 1_000_000 - 40 * DAY_MS
+    aged = {key: value for key, value in site.discards().items() if key.decode().partition("/")[0] in transactions}
+    site.set_topic(topic, "message.timestamp.type", "CreateTime")
+
+    def written() -> bool:  # a broker obeys the setting a moment later
+        for key, value in aged.items():
+            site.produce(topic, value, key, 0, timestamp=then)
+        return {one.timestamp for one in read_committed(site.kafka(), [topic])[-len(aged) :]} == {then}
+
+    wait_until(written)
+    site.set_topic(topic, "message.timestamp.type", "LogAppendTime")
+
+
+def test_dead_letters_of_halves_leave_by_age_and_whole(site: Site) -> None:
+    site.create("gone", partitions=1)
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
+        ids = publish_bulk(site, outbox, [Message(site.topic("gone"), str(value)) for value in range(6)], each=2)
+    old, resumed, young = (id_.partition("/")[0] for id_ in ids[::2])
+    site.delete_topics(site.topic("gone"))
+    relay = site.relay(extra=IMPATIENT)
+    wait_until(lambda: len(site.manifests()) == 3, explain=site.logs)
+    relay.terminate()
+    of_young = {key for key in site.discards() if key.decode().startswith(young)}
+    _age(site, old, resumed)
+    site.create_topics("gone")
+    run_command(site, "discarded", "deliver", resumed, "--yes", "--wait", "0")
+    site.constants["relay.half.serving.worker.EXPIRE_SECONDS"] = 1.0
+    relay = site.relay(extra={"OUTBOX_KEEP_DISCARDED_MS": str(DAY_MS)})
+    wait_until(lambda: site.discards().keys() == of_young, explain=site.logs)
+    assert len(of_young) == 3, "two halves and the manifest"
+    assert [record.message_id for record in site.wait_visible(2, "gone")] == [f"{resumed}/0", f"{resumed}/1"]
+    by_age = '"what": "deleted by age", "partition": 0, "count": 1'
+    wait_until(lambda: by_age in relay.output(), explain=site.logs)
 
 
 @pytest.mark.long

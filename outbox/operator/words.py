@@ -129,6 +129,8 @@ def story(history: Story) -> Iterator[Entry]:
         when = "at a time that is not known" if event.time_ms is None else utc(event.time_ms, "milliseconds")
         yield Entry(f"{when}  {event.what}", (f"{of}{where}", event.detail))
     yield Entry(f"{history.conclusion.state}: {history.conclusion.sentence}")
+    if found.behind:
+        yield Entry(f"it waits {found.behind}: that one has the same key, and is not settled")
     if history.needs_services:
         yield from refusing(history.refusing)
     yield from map(Entry, found.lines(utc(history.since_ms)))

@@ -26,6 +26,7 @@ from outbox.operator.reading.table_view import ROWS, FoundRow, TableView, opened
 from outbox.operator.reading.topic_walk import Walk, place_of
 from outbox.operator.state.coverage import Coverage, FoundMessage, Standing
 from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, born_ms, needed
+from outbox.operator.state.unsettled_transactions import Half
 from outbox.protocol.discard import manifest_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import ANY_PARTITION
@@ -149,6 +150,7 @@ class TopicSearch:
     _place: Span | None = None  # where its halves are, by its row or an op
     _targets: dict[str, dict[int, _Chosen]] = field(default_factory=dict)  # by topic and position
     _real_since: int | None = None
+    _lane: tuple[bytes | None, str, int] = (None, "", 0)  # ordering key, service and half partition
 
     def topics(self, rows: Iterable[Row], more: Iterable[str] = ()) -> None:
         """Read the channel's topics, and the real topics that its halves name.
@@ -171,6 +173,12 @@ class TopicSearch:
             self.found.topics.update(self._targets)
             for topic in self._targets:
                 self._read_real(walk, topic)
+        key, service, partition = self._lane
+        if key is not None and not self.found.of(EventKind.VISIBLE):
+            earlier = KeySearch(key, (), service, self.passed, searched=self.found.searched, unread=self.found.unread)
+            earlier.halves(self.kafka, self.channel, partition)
+            own = (one.detail for one in earlier.found if one.id.startswith(self.found.transaction_id))
+            self.found.behind = next(own, "")
 
     def real_topics(self, more: Iterable[str] = ()) -> None:
         """Read the real topics of its rows alone, and those that are named, for a transaction of table mode."""
@@ -264,6 +272,7 @@ class TopicSearch:
         own = control.options.timestamp
         stamped = half.append_time if own is None else min(own, half.append_time)
         self._real_since = stamped if self._real_since is None else min(stamped, self._real_since)
+        self._lane = control.ordering_key(message.key()), control.service, half.partition
         detail = f"for {control.topic}, service {control.service}, truth {control.truth}"
         self._note(EventKind.HALF, message, detail, control.position)
 
@@ -318,6 +327,7 @@ class KeySearch(Coverage):
     passed: Callable[[int], None] = lambda _: None
     found: list[FoundMessage] = field(default_factory=list)
     rows: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _first: dict[tuple[str, bytes | None, int], Half] = field(default_factory=dict)  # by service, ordering key, place
 
     def __post_init__(self) -> None:
         self._encoded = base64.b64encode(self.key)
@@ -333,15 +343,23 @@ class KeySearch(Coverage):
             if self._note(FoundMessage(standing, *found, row.started_us // 1_000, row.detail)):
                 self.rows[source].append(row.id)
 
-    def channel_topics(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
-        """Search the halves that are not settled, and the discard topic."""
+    def halves(self, kafka: Mapping[str, str], channel: ChannelDescription, *only: int) -> None:
+        """Search the halves that are not settled, in all half partitions or only some."""
         progress, unread = read_progress(kafka, channel)
-        self.unread += unread
+        numbers = set(only or range(channel.partitions))
+        self.unread += (gap for gap in unread if gap.partition in numbers)
         with SpanReader(kafka, channel.channel.relay_group) as reader:
             walk = Walk(reader, self, self.passed)
-            for number, one in progress.items():
-                for span, is_unsettled in unsettled_spans(reader.whole(channel.half.name, number), one.half):
+            for number in progress.keys() & numbers:
+                whole = reader.whole(channel.half.name, number)
+                for span, is_unsettled in unsettled_spans(whole, progress[number].half):
                     walk.read([span], partial(self._take_half, is_unsettled))
+
+    def channel_topics(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
+        """Search the halves that are not settled, and the discard topic."""
+        self.halves(kafka, channel)
+        with SpanReader(kafka, channel.channel.relay_group) as reader:
+            walk = Walk(reader, self, self.passed)
             spans = [reader.whole(channel.channel.discard_topic, number) for number in range(channel.partitions)]
             dead: dict[bytes, FoundMessage] = {}
             walk.read(spans, partial(self._take_discarded, dead))
@@ -366,9 +384,12 @@ class KeySearch(Coverage):
     def _take_half(self, is_unsettled: Callable[[int], bool], message: Message) -> None:
         if message.key() == self.key and is_unsettled(message.offset() or 0) and (half := to_half(message)):
             control = half.control
-            id_ = message_id(control.transaction_id, control.position)
-            standing = Standing.UNSETTLED
-            self._note(FoundMessage(standing, id_, control.topic, control.service, place_of(message), half.append_time))
+            id_, lane = control.transaction_id, control.ordering_key(message.key())
+            first = self._first.setdefault((control.service, lane, half.partition), half)
+            is_behind = lane is not None and first.control.transaction_id != id_
+            detail = f"behind {first.control.transaction_id}, since {utc(first.append_time)}" if is_behind else ""
+            found = (message_id(id_, control.position), control.topic, control.service, place_of(message))
+            self._note(FoundMessage(Standing.UNSETTLED, *found, half.append_time, detail))
 
     def _take_discarded(self, dead: dict[bytes, FoundMessage], message: Message) -> None:
         """Note a dead letter, or that it has left: its key is its message id."""

@@ -78,6 +78,7 @@ class Findings(Coverage):
             it may have been; `NOT_FOUND`: nothing any more.
         backends: Process ids of the backends in which it is open, by source.
         since_ms: The lowest timestamp of the records of its rows, ms since 1970; None: no row is left.
+        behind: The first unsettled transaction of its ordering key, and since when; empty: itself, or none was found.
     """
 
     transaction_id: str
@@ -90,6 +91,7 @@ class Findings(Coverage):
     topics: set[str] = field(default_factory=set)
     since_ms: int | None = None
     delivered: set[int] = field(default_factory=set)
+    behind: str = ""
 
     @property
     def is_of_rows(self) -> bool:
@@ -191,6 +193,7 @@ class Story:
             **self.found.covered(),
             "members": self.members,
             "refusing": self.refusing,
+            "behind": self.found.behind or None,
         }
 
 

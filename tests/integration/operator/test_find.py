@@ -5,13 +5,14 @@ from typing import Any
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
+from outbox._service.output import utc
 from outbox.operator.commands.doctor import app as doctor
 from outbox.operator.commands.find import app
 from outbox.operator.commands.pending import app as pending
 from outbox.operator.commands.trace import app as trace
 from outbox.protocol.discard import manifest_key, message_key
 from outbox.protocol.envelope import Envelope
-from tests.support.bulk import send_halves
+from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site
 from tests.support.message_rows import SOURCE, create, insert, plant_discarded, relay_settings, wait_empty
@@ -74,9 +75,8 @@ def test_a_discarded_row_is_found_with_its_reason_and_by_service(store: Site) ->
 def test_halves_are_found_until_they_are_settled_and_in_the_discard_topic(site: Site) -> None:
     site.create("orders", partitions=2)
     create(site)
-    (entry,) = send_halves(
-        site, site.half_outbox(publish_timeout_seconds=20.0), [Message(site.topic("orders"), "secret", KEY)]
-    )
+    outbox, message = site.half_outbox(publish_timeout_seconds=20.0), Message(site.topic("orders"), "secret", KEY)
+    (entry,) = send_halves(site, outbox, [message])
     (half,) = _find(site)["messages"]
     assert (half["standing"], half["id"]) == ("unsettled", f"{entry.transaction_id}/0")
     headers = (("outbox-target", b"orders:-1"), ("outbox-service", b"shop"))
@@ -93,6 +93,13 @@ def test_halves_are_found_until_they_are_settled_and_in_the_discard_topic(site: 
     assert f"outbox trace {half['id']}" in shown
     assert "A transaction that was rolled back leaves no key." in shown
     assert "secret" not in shown
+    (committed,) = publish_bulk(site, outbox, [message])
+    since = f"behind {entry.transaction_id}, since {utc(half['time_ms'])}"
+    assert [one["detail"] for one in _find(site)["messages"] if one["standing"] == "unsettled"] == ["", since]
+    story = call_for_json(trace, site, committed)[1]
+    assert (story["state"], story["behind"]) == ("committed", since)
+    assert f"it waits {since}: that one is not settled" in call_command(trace, site, committed)[1]
+    assert call_for_json(trace, site, half["id"])[1]["behind"] is None
 
 
 def test_without_kafka_the_rows_are_found_and_the_rest_is_named(store: Site) -> None:

@@ -1,5 +1,6 @@
 """The examination of a channel: allow-list, encryption, broker, contract, checkpoints and services."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,8 @@ HALVES = 20_000
 """Halves, and op records of a partition, that are read to see for which topics they are."""
 
 LISTED = 1_000
+UNANSWERED_MS = 60_000
+"""Age of a transaction that was asked about twice, unless its message has an immunity."""
 
 _KAFKA_TLS = "set security.protocol to sasl_ssl or ssl"
 _KAFKA_CHECK = "remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm"
@@ -205,6 +208,9 @@ def _services(
         ChannelReader(kafka, description, gathering, most=HALVES).gather()
         for real in refusing(admin, gathering.targets, writes=True):
             yield Finding("halves", f"messages for {real.topic} wait: {real.reason}: {real.detail}", FIXES[real.reason])
+        for service, count in gathering.unanswered(time.time_ns() // 1_000_000 - UNANSWERED_MS).items():
+            silent = f"no instance of service {service} has answered what became of {count} of its transactions"
+            yield Finding("halves", "", f"warning: {silent}: start one with its listener")
 
 
 def _members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Iterator[Finding]:

@@ -285,6 +285,11 @@ class Gathering:
             oldest[partition] = min(oldest.get(partition, sum_.oldest_ms), sum_.oldest_ms)
         return oldest
 
+    def unanswered(self, until_ms: int) -> Counter[str]:
+        """Return of how many transactions until a time no listener has answered a check, by service."""
+        old = (one for one in self.found.values() if one.first_append_time <= until_ms)
+        return Counter(one.service for one in old if one.truth is Truth.LISTENER and not (one.checks or one.decisions))
+
     def total(self) -> int:
         return sum(sum_.undecided + sum_.decided for sum_ in self.sums.values())
 

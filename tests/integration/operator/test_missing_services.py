@@ -1,8 +1,14 @@
 """Who looks at half mode is told where no relay, or no checker, runs."""
 
+import uuid
+
+import pytest
+
 from outbox import Message
 from outbox._service.exit_codes import Exit
+from outbox.operator.checks import channel_checks
 from outbox.operator.commands import doctor, pending, trace
+from outbox.protocol.half import HalfControl, Truth
 from tests.support.bulk import publish_bulk
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
@@ -14,7 +20,9 @@ def of(site: Site, service: str) -> tuple[int, dict[str, object]]:
     return code, found
 
 
-def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site: Site) -> None:
+def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.create("orders")
     code, idle = of(site, "relay")
     assert (code, idle["fine"]) == (Exit.OK, True), "nothing waits for one"
@@ -25,6 +33,11 @@ def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site
     assert (code, missing["fine"], missing["fix"]) == (Exit.FINDINGS, False, "start one: `outbox relay`")
     assert group in str(missing["finding"])
     assert "start one: `outbox checker`" in str(of(site, "checker")[1]["finding"])
+    control = HalfControl(site.topic("orders"), -1, str(uuid.uuid4()), 0, "pay", Truth.LISTENER)
+    site.produce(site.channel.half_topic, b"v", None, 0, headers=[*control.encode()])
+    assert "no instance of service" not in call_command(doctor.app, site)[1]
+    monkeypatch.setattr(channel_checks, "UNANSWERED_MS", -60_000)
+    assert "warning: no instance of service pay has answered what became of 1" in call_command(doctor.app, site)[1]
     for app, words in ((pending.app, ()), (trace.app, (id_,))):
         printed = call_command(app, site, *words)[1]
         assert group in printed

@@ -657,6 +657,22 @@ def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> 
     assert re.fullmatch(rf"{receipt.transaction_id}/\d+", row[0])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ("'or ders', 'stock', 'v'", "service 'or ders' is no name"),
+        *((f"'orders', '{name}', 'v'", f"topic '{name}' is refused") for name in ("", "a b", "..", "__x", "a\n")),
+        ("'orders', 'stock', repeat('v', 64000000), 'k'", "exceed 64 MB"),
+        ("""'orders', 'stock', 'v', headers => '{"a": "b", "outbox-id": "1"}'""", "reserved"),
+        ("'orders', 'stock', 'v', headers => jsonb_build_object('a', repeat('v', 1000000))", "headers exceed 1 MB"),
+    ],
+)
+def test_the_sql_function_refuses_what_no_relay_delivers(place: Place, arguments: str, why: str) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match=f"^outbox: .*{re.escape(why)}.*: not inserted"):
+        place.site.sql(f"SELECT {place.site.tables.publish_function}({arguments})")
+    assert place.rows() == []
+
+
 def test_the_sql_function_counts_its_row(place: Place) -> None:
     """R78: a trigger that keeps the row out ends the transaction, also for who goes on after the error."""
     name, table = place.site.tables.publish_function, place.site.tables.message

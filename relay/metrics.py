@@ -142,12 +142,13 @@ HANGING = TABLE.counter(
 )
 UNDER_MIN_ISR = TABLE.gauge(
     "outbox_relay_real_topic_under_min_isr_partitions",
-    "Partitions of a real topic with fewer in-sync replicas than min.insync.replicas: nothing is written to the topic",
+    "Partitions of a real topic with fewer in-sync replicas than min.insync.replicas: nothing is written to the topic; "
+    "absent: none",
     topic=(),
 )
 BLOCKED_SECONDS = TABLE.gauge(
     "outbox_relay_real_topic_blocked_seconds",
-    "Time that one open transaction has blocked read_committed readers of a topic; 0: none does",
+    "Time that one open transaction has blocked read_committed readers of a topic; absent: none does",
     topic=(),
 )
 

@@ -25,6 +25,9 @@ from outbox._service.periodic import Periodic
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
 from outbox.protocol.names import Channel
 
+UNREACHABLE = "unreachable"
+"""Instead of a rule: Kafka did not answer the last look."""
+
 CONFIRM_SECONDS = 1.0
 """What would stop the service must be seen a second time so much later: a broker that starts may not know all yet."""
 
@@ -61,6 +64,7 @@ class ContractWatch:
         if self._problems:
             raise ChannelError("; ".join(map(str, self._problems)))
         self._periodic = Periodic("contract", self._look, seconds)
+        gauge.labels(UNREACHABLE).set_function(lambda: bool(self._periodic.unreachable))
 
     def start(self) -> None:
         self._periodic.start()

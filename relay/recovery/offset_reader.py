@@ -157,27 +157,19 @@ def watch_real_topics(admin: AdminClient, topics: TopicCache) -> Periodic:
     `min.insync.replicas` cannot be ended until its replicas are back, and with it the half partition waits.
     """
     offsets = StableOffsets()
-    told: set[str] = set()
 
     def look() -> None:
         describe(topics)
         partitions = topics.described()
         ends = end_offsets(admin, partitions)
         found = offsets.saw(ends, end_offsets(admin, partitions, stable=True), time.monotonic())
-        for topic in told - found.keys():
-            metrics.BLOCKED_SECONDS.remove(topic)
-        for topic, seconds in found.items():
-            metrics.BLOCKED_SECONDS.labels(topic).set(seconds)
-        told.clear()
-        told.update(found)
+        metrics.BLOCKED_SECONDS.show_only({topic: seconds for topic, seconds in found.items() if seconds})
 
     return Periodic("real topics", look, LOOK_SECONDS)
 
 
 def describe(topics: TopicCache) -> None:
     """Describe the real topics again, and export how many of their partitions are below `min.insync.replicas`."""
-    described = topics.described()
-    found = topics.describe_again(described)
-    for name in described:
-        topic = found.get(name)
-        metrics.UNDER_MIN_ISR.labels(name).set(topic.under_min_isr if topic else 0)
+    found = topics.describe_again(topics.described())
+    short = {name: topic.under_min_isr for name, topic in found.items() if topic and topic.under_min_isr}
+    metrics.UNDER_MIN_ISR.show_only(short)

@@ -1,20 +1,20 @@
-"""Prometheus's own tool, which checks alert rules and runs their tests."""
+"""Prometheus, and its own tool, which checks alert rules and runs their tests."""
 
 import shutil
 import subprocess
 from pathlib import Path
 
 UNPACKED = Path(__file__).parents[2] / "build/promtool"
-PROGRAM = UNPACKED / "usr/bin/promtool"
 
 
-def promtool() -> str:
-    """Return its path: that of the system, or that of Debian's package, which is unpacked into `build`."""
-    if found := shutil.which("promtool"):
+def promtool(name: str = "promtool") -> str:
+    """Return the path of the tool, or of `prometheus`: the system's, or that of Debian's package."""
+    if found := shutil.which(name):
         return found
-    if not PROGRAM.exists():
+    program = UNPACKED / "usr/bin" / name
+    if not program.exists():
         _unpack()
-    return str(PROGRAM)
+    return str(program)
 
 
 def _unpack() -> None:

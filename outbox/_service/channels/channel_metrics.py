@@ -45,6 +45,14 @@ class ChannelCounter(_OfChannel, Counter):
 class ChannelGauge(_OfChannel, Gauge):
     """A gauge with a series for each channel."""
 
+    def show_only(self, values: Mapping[str, float]) -> None:
+        """Have a series for each of these values of its other label, and no further ones."""
+        for _, shown in [labels.values() for labels in self.of_channel()]:
+            if shown not in values:
+                self.remove(shown)
+        for label, value in values.items():
+            self.labels(label).set(value)
+
 
 class ChannelHistogram(_OfChannel, Histogram):
     """A histogram with a series for each channel."""
@@ -84,7 +92,7 @@ class MetricTable:
         )
         self.contract = self.gauge(
             "outbox_contract_problems",
-            "Rules that topics of the channel, or of Kafka itself, break now, by rule",
+            "Rules that topics of the channel, or of Kafka itself, break now; unreachable: Kafka did not answer",
             rule=(),
         )
 

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from structlog.testing import capture_logs
 
 from outbox import Message
+from outbox._service.contract_monitor import UNREACHABLE
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.names import Channel
@@ -31,13 +32,15 @@ def test_a_relay_without_kafka_is_not_ready_and_shows_what_waits() -> None:
         site.create("orders", partitions=1)
         create(site)
         port, standby = free_port(), free_port()
-        site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(port)))
+        site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(port), OUTBOX_CONTRACT_INTERVAL_MS="2000"))
         wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
         site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(standby)))
         wait_until(lambda: get(standby, "/readyz")[0] == 200, explain=site.logs)
         assert metric(standby, "outbox_relay_table_sources", source=SOURCE, state="owned") == 0
         assert not [name for name, _ in metrics(standby) if name == "outbox_relay_table_rows"]
         rows = partial(metric, port, "outbox_relay_table_rows", source=SOURCE)
+        down = partial(metric, port, "outbox_contract_problems", rule=UNREACHABLE)
+        assert down() == 0
         own.kafka.pause()
         try:
             insert_rows(site, [Message(site.topic("orders"), "x", str(number)) for number in range(7)])
@@ -45,10 +48,12 @@ def test_a_relay_without_kafka_is_not_ready_and_shows_what_waits() -> None:
             wait_until(lambda: "Kafka has not answered for" in get(port, "/readyz")[1], explain=site.logs)
             wait_until(lambda: rows(state="undelivered") == 7, 90, explain=site.logs)
             assert metric(port, "outbox_relay_table_oldest_seconds", source=SOURCE) > 1
+            wait_until(lambda: down() == 1, 90, explain=site.logs)
         finally:
             own.kafka.resume()
         wait_until(lambda: get(port, "/readyz")[0] == 200, 90, explain=site.logs)
         wait_until(lambda: len(site.read("orders")) == 7, 90, explain=site.logs)
+        wait_until(lambda: down() == 0, 90, explain=site.logs)
 
 
 SECONDS, HALVES = 20.0, 5_000

@@ -5,6 +5,7 @@ from unittest.mock import Mock
 import pytest
 
 import relay.recovery.offset_reader
+from relay import metrics
 from relay.recovery.offset_reader import REST_SECONDS, OffsetReader, StableOffsets
 
 
@@ -77,3 +78,15 @@ def test_a_topic_that_is_gone_is_forgotten() -> None:
     offsets.saw({"a": (9,), "b": (9,)}, {"a": (5,), "b": (5,)}, 10.0)
     assert set(offsets.saw({"a": (9,), "b": (9,)}, {"b": (5,)}, 20.0)) == {"b"}
     assert offsets.saw({"a": (9,)}, {"a": (5,)}, 30.0) == {"a": 0.0}
+
+
+def test_topics_have_a_series_while_something_is_wrong_with_them() -> None:
+    def shown() -> dict[str, float]:
+        (metric,) = metrics.BLOCKED_SECONDS.collect()
+        return {sample.labels["topic"]: sample.value for sample in metric.samples}
+
+    metrics.BLOCKED_SECONDS.show_only({"orders": 3.0, "stock": 1.0})
+    metrics.BLOCKED_SECONDS.show_only({"stock": 2.0})
+    assert shown() == {"stock": 2.0}
+    metrics.BLOCKED_SECONDS.show_only({})
+    assert shown() == {}

@@ -2,24 +2,16 @@
 
 from typing import Any
 
-import typer
-
 from checker import metrics
 from checker.service import CheckerService
 from checker.settings import CheckerSettings
-from outbox._cli.setting_options import Check, layers, setting_options
+from outbox._cli.setting_options import Check, subcommand
 from outbox._service.run import run_service
 
-app = typer.Typer(
-    epilog=layers(CheckerSettings),
-    help="Run the checker: it asks the callback tables what became of undecided transactions.",
-)
 
-
-@app.callback(invoke_without_command=True)
-@setting_options(CheckerSettings)
-def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - a flag
-    """Run the checker until SIGTERM."""
+@subcommand(CheckerSettings)
+def app(given: dict[str, Any], check: Check = False) -> None:
+    """Run the checker: it asks the callback tables what became of undecided transactions."""
     if check:
         # Not above: with SQLAlchemy it is half of what the start of a checker costs, which needs none of it.
         from checker.self_check import examine_checker  # noqa: PLC0415

@@ -7,14 +7,14 @@ from checker.settings import CheckerSettings
 from outbox._postgres.dsn import connection_remedy
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
-from outbox.operator.checks.checks import Examiner, examine
+from outbox.operator.checks.checks import examine
 from outbox.operator.checks.finding import Finding
 
 
 def examine_checker(settings: CheckerSettings) -> Iterator[Finding]:
     """Check settings, brokers, topics, encryption and all databases, without joining the group or writing anything."""
     databases = settings.all_databases()
-    yield from examine(Examiner.CHECKER, settings)
+    yield from examine(settings)
     for name, database in databases.items():
         yield _database(name, database, settings)
     if not databases:

@@ -1,12 +1,10 @@
 """`outbox relay`: run the relay."""
 
-from functools import partial
 from typing import Any
 
 import structlog
-import typer
 
-from outbox._cli.setting_options import Check, layers, setting_options
+from outbox._cli.setting_options import Check, subcommand
 from outbox._kafka.channel import as_created
 from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.membership import MemberFenced
@@ -22,21 +20,15 @@ from relay.table_service import TableService
 
 log = structlog.get_logger()
 
-app = typer.Typer(
-    epilog=layers(RelaySettings),
-    help="Run the relay: deliver committed halves and table rows to their real topics, exactly once, in order.",
-)
 
-
-@app.callback(invoke_without_command=True)
-@setting_options(RelaySettings)
-def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - a flag
-    """Run the relay until SIGTERM."""
+@subcommand(RelaySettings)
+def app(given: dict[str, Any], check: Check = False) -> None:
+    """Run the relay: deliver committed halves and table rows to their real topics, exactly once, in order."""
     if check:
         # Not above: with SQLAlchemy it is half of what the start of a relay costs, which needs none of it.
-        from outbox.operator.checks.checks import Examiner, check_service, examine  # noqa: PLC0415
+        from outbox.operator.checks.checks import check_service  # noqa: PLC0415
 
-        check_service(RelaySettings, given, partial(examine, Examiner.RELAY))
+        check_service(RelaySettings, given)
     else:
         _run(given)
 

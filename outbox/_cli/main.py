@@ -98,7 +98,7 @@ def run_subcommand() -> None:
     )
 
     def root(
-        _version: bool = typer.Option(False, "--version", help="Show the version.", callback=_show, is_eager=True),  # noqa: FBT001 - a flag
+        _version: bool = typer.Option(False, "--version", help="Show the version.", callback=_show, is_eager=True),
     ) -> None:
         """Transactional messages for Kafka and Postgres: change the database and inform others, both or neither."""
 
@@ -133,7 +133,7 @@ def _hide_passwords() -> None:
             )
 
 
-def _show(wanted: bool) -> None:  # noqa: FBT001 - a flag
+def _show(wanted: bool) -> None:
     """Show the version of the library, and exit."""
     if wanted:
         sys.stdout.write(f"outbox {version('kafka-transactional-outbox')}\n")
@@ -145,12 +145,8 @@ def _is_not_wanted(command: str, reason: str) -> bool:
     return reason.endswith(_how_to_install(_EXTRAS[command])) if command in _EXTRAS else False
 
 
-def _add(app: object, command: EntryPoint) -> str | None:
-    """Add a command to the application; return why it cannot be loaded, if so."""
-    import typer  # noqa: PLC0415 - as above
-
-    if not isinstance(app, typer.Typer):
-        raise TypeError("the root of the command is a typer application")
+def _add(app: Any, command: EntryPoint) -> str | None:
+    """Add a command to the typer application; return why it cannot be loaded, if so."""
     try:
         app.add_typer(command.load(), name=command.name)
     except ModuleNotFoundError as error:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 
 import typer
 
-from outbox._service.exit_codes import guarded
+from outbox._service.exit_codes import Exit, guarded
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.setting import OFF, ON, PAIR, REQUIRED, Secret, Setting, SettingsTable, plain, settings_of
 from outbox.errors import ConfigurationError
@@ -67,7 +67,8 @@ def _unit(one: Setting) -> str:
     return f"{ON} or {OFF}" if kind is bool else one.unit
 
 
-Command = Callable[..., None]
+Command = Callable[..., Exit | None]
+"""What a subcommand does; it returns how it ends, None: all is well."""
 
 Check = Annotated[
     bool, typer.Option("--check", help="Check settings, Kafka and databases, print what was found, and end.")
@@ -92,7 +93,10 @@ def setting_options(table: type[LayeredSettings], *names: str) -> Callable[[Comm
 
             def run() -> None:
                 given = {one.name: _value(one, text) for one, text in texts}
-                function(**values, given={name: value for name, value in given.items() if value is not None})
+                if code := function(
+                    **values, given={name: value for name, value in given.items() if value is not None}
+                ):
+                    raise SystemExit(code)
 
             guarded(run)
 
@@ -108,6 +112,27 @@ def setting_options(table: type[LayeredSettings], *names: str) -> Callable[[Comm
         return command
 
     return decorate
+
+
+def subcommand(table: type[LayeredSettings], *names: str) -> Callable[[Command], typer.Typer]:
+    """Make a command an application of its own, with options for settings; its help is its docstring.
+
+    For `names` see `setting_options()`.
+    """
+
+    def decorate(function: Command) -> typer.Typer:
+        # A group without subcommands, because `outbox` adds applications: options may follow arguments all the same.
+        alone: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
+        app = typer.Typer(epilog=layers(table), **alone)
+        app.callback(invoke_without_command=True)(setting_options(table, *names)(function))
+        return app
+
+    return decorate
+
+
+def option(text: str, *names: str, **more: Any) -> Any:
+    """Return an option of a command that is no setting."""
+    return typer.Option(*names, help=text, **more)
 
 
 def layers(table: type[LayeredSettings]) -> str:

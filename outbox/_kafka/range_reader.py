@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import zip_longest
 from types import TracebackType
@@ -18,6 +19,9 @@ from outbox.protocol.names import Place
 _READ_AT_ONCE = 1_000
 _POLL_SECONDS = 0.2
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION}  # noqa: SLF001
+
+RECORDS_READ: ContextVar[Callable[[int], None]] = ContextVar("records read", default=lambda _: None)
+"""Is called with numbers of records that readers have read, from time to time: a command shows them on a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +112,20 @@ class SpanReader:
             spans.append(Span(topic, answer.partition, answer.offset if answer.offset >= 0 else whole.stop, whole.stop))
         return spans
 
-    def read(
-        self, spans: Iterable[Span], passed: Callable[[int], None] = lambda _: None
-    ) -> Generator[Message, None, None]:
+    def read(self, spans: Iterable[Span]) -> Generator[Message, None, None]:
         """Read the records of spans, partitions interleaved, each partition in its order.
 
         Args:
             spans: Those of one partition ascend, and do not overlap.
-            passed: Called with the number of records, from time to time.
         """
         by_place: dict[Place, list[Span]] = defaultdict(list)
         for span in spans:
             if span:
                 by_place[span.topic, span.partition].append(span)
         for turn in zip_longest(*by_place.values()):
-            yield from self._read_beside([span for span in turn if span is not None], passed)
+            yield from self._read_beside([span for span in turn if span is not None])
 
-    def _read_beside(self, spans: list[Span], passed: Callable[[int], None]) -> Iterator[Message]:
+    def _read_beside(self, spans: list[Span]) -> Iterator[Message]:
         """Yield the records of one span of each of some partitions."""
         unread = {(span.topic, span.partition): span for span in spans}
         places = [TopicPartition(span.topic, span.partition, span.start) for span in spans]
@@ -141,7 +142,7 @@ class SpanReader:
                     raise KafkaUnreachable(f"Kafka does not answer: the end of {_names(unread)} was not seen")
                 for message in messages:
                     yield from self._take(message, unread)
-                passed(len(messages))
+                RECORDS_READ.get()(len(messages))
         finally:
             self._consumer.unassign()
 

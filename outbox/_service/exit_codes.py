@@ -40,6 +40,8 @@ class UnsafeError(ConfigurationError):
     The command ends with `Exit.UNSAFE`.
     """
 
+    code = Exit.UNSAFE
+
 
 def fail(message: str, code: Exit = Exit.CONFIGURATION) -> NoReturn:
     """Print a message on standard error, without passwords and control characters, and end the process."""
@@ -57,10 +59,8 @@ def guarded(command: Callable[[], None]) -> None:
     """Run a command; an expected error ends it with one clear line instead of a traceback."""
     try:
         command()
-    except UnsafeError as error:
-        fail(str(error), Exit.UNSAFE)
     except (OutboxError, ProtocolError) as error:
-        fail(str(error))
+        fail(str(error), getattr(error, "code", Exit.CONFIGURATION))
 
 
 def is_foreseen(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from outbox._kafka.range_reader import RECORDS_READ
 from outbox._security.redaction import visible
 from outbox.errors import UsageError
 
@@ -21,11 +22,13 @@ class Entry(NamedTuple):
 
     Args:
         id: Of the transaction or message that it is about; empty: of none.
+        links: Where one goes from there on a page: texts and addresses.
     """
 
     head: str
     details: Sequence[str] = ()
     id: str = ""
+    links: Sequence[tuple[str, str]] = ()
 
 
 def print_entries(entries: Iterable[Entry]) -> None:
@@ -93,16 +96,18 @@ def _to_text(content: Mapping[str, Any], indent: int | None = 2) -> str:
 
 
 @contextmanager
-def show_records_read() -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how many records were read; the block calls what it gets with further counts."""
+def show_records_read() -> Iterator[None]:
+    """Show on a terminal how many records are read in the block."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda _: None
+        yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} records read"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("reading", total=None)
-        yield lambda more: progress.advance(task, more)
+        token = RECORDS_READ.set(lambda more: progress.advance(task, more))
+        yield
+        RECORDS_READ.reset(token)
 
 
 def utc(ms: int, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:

@@ -2,41 +2,26 @@
 
 import re
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, find_channel
-from outbox._kafka.groups import CHECKER, RELAY, count_members, missing_member, start
-from outbox._rules.patterns import best_match
-from outbox._security.own_principal import recorded_name
-from outbox._service.output import signed, utc
+from outbox._kafka.groups import count_members
 from outbox.errors import UsageError
 from outbox.operator.reading.channel_reader import ChannelReader
-from outbox.operator.reading.database_view import Alive, DatabaseStatus, DatabaseView
 from outbox.operator.reading.source_report import refusing
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.coverage import Gap
-from outbox.operator.state.rulings import SourceState, of_listener
-from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
+from outbox.operator.state.unsettled_transactions import Choice, Gathering
 from outbox.operator.state.waiting_rows import TopicState
 from outbox.operator.words import UNITS
-from outbox.protocol.check import CheckRequest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
 from outbox.protocol.identifiers import check_uuid
-from outbox.protocol.names import Channel
 
 HALVES = 500_000
 """Halves that are looked at, over all partitions; each takes about 200 bytes of memory."""
-
-ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
-"""Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
-
-Question = Callable[[DatabaseView, Sequence[CheckRequest]], dict[str, DatabaseStatus]]
-"""Asks a database for transactions, and returns their states by their ids."""
 
 
 class OperatorContext:
@@ -44,7 +29,7 @@ class OperatorContext:
 
     def __init__(self, settings: OperatorSettings, operator: str = "") -> None:
         self.kafka = settings.client_properties()
-        self._operator = operator
+        self.operator = operator
         self._admin = admin_client(self.kafka)
         names = settings.channel_names()
         self.channel: ChannelDescription = find_channel(self._admin, names, FIRST_ANSWER_SECONDS)
@@ -57,43 +42,10 @@ class OperatorContext:
     def refusing(self, topics: Collection[str]) -> list[TopicState]:
         return refusing(self._admin, topics)
 
-    def gather(self, choice: Choice, keep: int, passed: Callable[[int], None]) -> tuple[Gathering, list[Gap]]:
+    def gather(self, choice: Choice, keep: int) -> tuple[Gathering, list[Gap]]:
         """Read what is unsettled, and return it with what was not read."""
         gathering = Gathering(-(-HALVES // max(self.channel.partitions, 1)), choice, keep)
-        return gathering, ChannelReader(self.kafka, self.channel, gathering, passed).gather()
-
-    def by_hand(self, reason: str) -> str:
-        now = utc(time.time_ns() // 1_000_000)
-        return f"{signed(recorded_name(self.kafka, self._operator), reason)} ({now}, by hand)"
-
-    def database_of(self, service: str) -> str | None:
-        """Return the name of the database of a service; None: it is unmapped."""
-        return best_match(service, {name: one.services for name, one in self.databases.items()})
-
-    def ask(
-        self, transactions: Iterable[UnsettledTransaction], question: Question, alive: Alive, gone: str | None
-    ) -> dict[str, DatabaseStatus]:
-        """Return the states of transactions: what listeners answered, and of others what their databases have."""
-        by_name: dict[str | None, list[CheckRequest]] = defaultdict(list)
-        seen: dict[str, DatabaseStatus] = {}
-        for one in transactions:
-            if (standing := of_listener(one)) is not None:
-                seen[one.id] = DatabaseStatus(standing, None)
-            else:
-                by_name[self.database_of(one.service)].append(one.request(self.channel.half.id))
-        for name, requests in by_name.items():
-            if name is None:
-                seen |= {one.transaction_id: DatabaseStatus(SourceState.UNMAPPED, None) for one in requests}
-            else:
-                view = DatabaseView(name, self.databases[name], self.channel.channel.name, alive, gone)
-                seen |= question(view, requests)
-        return seen
-
-
-def missing_services(channel: Channel, members: Mapping[str, int | None], *, halves: bool) -> list[str]:
-    """Return a sentence for each service of a channel that does not run."""
-    services = (RELAY, CHECKER) if halves else (RELAY,)
-    return [f"{missing_member(channel, one)}; {start(one)}" for one in services if members.get(one) == 0]
+        return gathering, ChannelReader(self.kafka, self.channel, gathering).gather()
 
 
 def parse_id(text: str) -> tuple[str, int | None]:

@@ -22,22 +22,10 @@ from outbox._settings.declared import (
 from outbox.errors import ConfigurationError
 
 
-class TableCommandSettings(DiscardSettings, MessageTables, ChannelSettings):
-    """Settings of the subcommands that look at message tables, too."""
-
-    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "tables")
-
-
 class RightsSettings(AllowedTopics, MessageTables, ChannelSettings):
     """Settings of the subcommand that prints rights: the names for which a relay needs some."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("channel",)
-
-
-class DecisionSettings(OperatorName, TableCommandSettings):
-    """Settings of the subcommands that decide on discarded transactions, erase, or pass by a record."""
-
-    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *TableCommandSettings.OPTIONS)
 
 
 class ContractSettings(ContractProfile, ChannelSettings):
@@ -56,14 +44,14 @@ class DoctorSettings(DatabasesSettings, RightsSettings, ContractSettings, Postgr
         return self.postgres_url, self.postgres_url_file, self.schema, self.table_prefix
 
 
-class OperatorSettings(CheckedDatabases, TableCommandSettings):
+class OperatorSettings(DiscardSettings, CheckedDatabases, MessageTables, ChannelSettings):
     """Settings of the subcommands that look at halves and rows: those of Kafka, of all databases and message tables."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = (*TableCommandSettings.OPTIONS, "postgres_url_file")
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "tables")
 
 
-class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
-    """Settings of `resolve`: those, and the relay's age of a first check."""
+class DecisionSettings(OperatorName, CheckAge, OperatorSettings):
+    """Settings of the subcommands that decide: those, who decides, and the relay's age of a first check."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *OperatorSettings.OPTIONS)
 

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from outbox._kafka.groups import CHECKER, RELAY, missing_member, start
 from outbox._service.output import Entry, utc
+from outbox._settings.table_names import channel_names
 from outbox.operator.state.channel_state import ChannelState, Condition, SourceState
-from outbox.operator.state.coverage import FoundMessage
 from outbox.operator.state.discarded import DiscardedTransaction
-from outbox.operator.state.story import Story
+from outbox.operator.state.story import Findings, FoundMessage
 from outbox.operator.state.unsettled_transactions import UnsettledTransaction
 from outbox.operator.state.waiting_rows import FIXES, OVERDUE, TopicState, Waits
 from outbox.protocol.half import Truth
@@ -42,7 +43,11 @@ def halves(state: ChannelState) -> Iterator[Entry]:
     elif not (state.not_read or state.tables_only):
         yield Entry(f"No unsettled transaction was found in channel {state.channel}.")
     for one in state.transactions:
-        yield Entry(f"{one.id}  {one.service}", (_decision(one, state.now_ms), _place(one)), one.id)
+        where = (
+            f"half partition {one.partition}, offset {one.first_offset}" if not one.parked else "in the discard topic"
+        )
+        targets = f"{counted(len(one.offsets), 'message')} for {', '.join(sorted(one.targets)) or 'unknown topics'}"
+        yield Entry(f"{one.id}  {one.service}", (_decision(one, state.now_ms), f"{where}, {targets}"), one.id)
     yield from refusing(state.refusing)
     if state.not_listed:
         yield Entry(f"{state.not_listed} more are not listed: --limit")
@@ -52,18 +57,20 @@ def halves(state: ChannelState) -> Iterator[Entry]:
         yield Entry(f"discarded: {reasons(state.discarded)}; see `outbox discarded list`")
     for left in state.not_read:
         yield Entry(f"not read: {left.place} ({left.why})")
+    yield from _missing(state.channel, state.members, halves=bool(state.sums))
+
+
+def _missing(channel: str, members: Mapping[str, int | None], *, halves: bool) -> Iterator[Entry]:
+    """Yield the services of a channel that do not run; of a checker, if it has halves."""
+    for one in (RELAY, CHECKER) if halves else (RELAY,):
+        if members.get(one) == 0:
+            yield Entry(f"{missing_member(channel_names(channel), one)}; {start(one)}")
 
 
 def refusing(topics: Iterable[TopicState]) -> Iterator[Entry]:
     """Yield what transactions wait for, once they are committed."""
     for one in topics:
         yield Entry(f"messages for {one.topic} wait: {one.reason}: {one.detail}", (FIXES[one.reason],))
-
-
-def _place(one: UnsettledTransaction) -> str:
-    """Return where its messages are, and where they shall go."""
-    where = "in the discard topic" if one.parked else f"half partition {one.partition}, offset {one.first_offset}"
-    return f"{where}, {counted(len(one.offsets), 'message')} for {', '.join(sorted(one.targets)) or 'unknown topics'}"
 
 
 def _decision(one: UnsettledTransaction, now_ms: int) -> str:
@@ -118,22 +125,22 @@ def _progress(one: SourceState) -> str:
     return f"{batch}; {one.in_delivery} rows in delivery" if one.in_delivery else batch
 
 
-def story(history: Story) -> Iterator[Entry]:
+def story(found: Findings) -> Iterator[Entry]:
     """Yield the events of a transaction in the order of time, what follows from them, and what was searched."""
-    found = history.found
     message = "" if found.position is None else f", message {found.position}"
-    yield Entry(f"channel {history.channel}: transaction {found.transaction_id}{message}")
+    yield Entry(f"channel {found.channel}: transaction {found.transaction_id}{message}")
     for event in found.timeline():
         where = event.place if event.offset is None else f"{event.place}/{event.partition} at {event.offset}"
         of = "" if event.position is None else f"message {event.position}, "
         when = "at a time that is not known" if event.time_ms is None else utc(event.time_ms, "milliseconds")
         yield Entry(f"{when}  {event.what}", (f"{of}{where}", event.detail))
-    yield Entry(f"{history.conclusion.state}: {history.conclusion.sentence}")
+    yield Entry(f"{found.conclusion.state}: {found.conclusion.sentence}")
     if found.behind:
         yield Entry(f"it waits {found.behind}: that one has the same key, and is not settled")
-    if history.needs_services:
-        yield from refusing(history.refusing)
-    yield from map(Entry, found.lines(utc(history.since_ms)))
+    if found.needs_services:
+        yield from refusing(found.refusing)
+        yield from _missing(found.channel, found.members, halves=True)
+    yield from map(Entry, found.lines(utc(found.since_ms)))
 
 
 def messages(key: str, found: Sequence[FoundMessage]) -> Iterator[Entry]:
@@ -151,30 +158,12 @@ def erased(count: int, left: Sequence[FoundMessage]) -> Iterator[Entry]:
         yield Entry("Not erased: rows in delivery, moved meanwhile or kept by a trigger (run this again), and halves:")
 
 
-def discarded(entry: DiscardedTransaction, kind: OpKind | None = None) -> Entry:
-    """Return a discarded transaction, in lines of at most 80 columns for ordinary names.
-
-    Args:
-        kind: What shall be decided on it; None: nothing.
-    """
-    where = f"first appended {utc(entry.appended_ms)}"
-    if entry.source is not None:
-        where = f"of table source {entry.source}, discarded {utc(entry.discarded_ms or 0)}"
-    refusal = entry.why_not(kind) if kind else ""
-    details = (
-        f"{counted(entry.messages, 'message')}, {where}",
-        f"NOT THIS ONE: {refusal}" if refusal else entry.detail,
-        "" if entry.expires_ms is None else f"deleted by age on {utc(entry.expires_ms)} (keep_discarded_ms)",
-    )
-    return Entry(f"{entry.transaction}  {entry.service}  {entry.reason}", details, entry.transaction)
-
-
 MOST_LISTED = 100
 """Transactions that are listed for people; of more dead letters, on which a decision is made, there are sums."""
 
 
 def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKind | None = None) -> Iterator[Entry]:
-    """Yield a title and the discarded transactions; nothing if there are none.
+    """Yield a title and the discarded transactions, in lines of at most 80 columns; nothing if there are none.
 
     Args:
         kind: What shall be decided on them; None: nothing.
@@ -187,7 +176,14 @@ def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKi
             yield Entry(f"{count} of {service}  {reason}", [refusal and f"NOT THESE: {refusal}"])
         return
     for entry in entries:
-        yield discarded(entry, kind)
+        where = f"first appended {utc(entry.appended_ms)}"
+        if entry.source is not None:
+            where = f"of table source {entry.source}, discarded {utc(entry.discarded_ms or 0)}"
+        refusal = entry.why_not(kind) if kind else ""
+        why = f"NOT THIS ONE: {refusal}" if refusal else entry.detail
+        until = "" if entry.expires_ms is None else f"deleted by age on {utc(entry.expires_ms)} (keep_discarded_ms)"
+        details = (f"{counted(entry.messages, 'message')}, {where}", why, until)
+        yield Entry(f"{entry.transaction}  {entry.service}  {entry.reason}", details, entry.transaction)
 
 
 def fields(document: Mapping[str, Any]) -> Entry:

@@ -53,7 +53,7 @@ def run_maintain(given: dict[str, Any]) -> None:
 
 @app.command("jars")
 def show_jars(
-    java_home: Annotated[  # noqa: FBT002 - a flag
+    java_home: Annotated[
         bool, typer.Option("--java-home", help="Print the JAVA_HOME instead: of an installed Java, or of a wheel's.")
     ] = False,
 ) -> None:

@@ -64,7 +64,7 @@ def _does_not_answer(*_: object, **__: object) -> None:
 
 def command(app: object) -> Callable[[str, pytest.MonkeyPatch], str]:
     def run(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setattr(checks, "describe_channel", _does_not_answer)
+        monkeypatch.setattr(checks, "admin_client", _does_not_answer)
         monkeypatch.setenv("OUTBOX_POSTGRES_URL", url)
         monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", "127.0.0.1:9")
         result = CliRunner().invoke(app, [] if app is doctor.app else ["create"])  # type: ignore[arg-type]  # a Typer

@@ -17,7 +17,7 @@ from checker.settings import CheckerSettings
 from outbox._cli.main import GROUP, run_subcommand
 from outbox._security.secret_files import SECRET_PROPERTIES
 from outbox._settings.setting import Secret, Setting, SettingsTable, plain, settings_of
-from outbox.operator.settings import DoctorSettings, ResolveSettings
+from outbox.operator.settings import DecisionSettings, DoctorSettings
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from tests.support.commands import ran
@@ -74,7 +74,7 @@ def _settings_in(table: type[SettingsTable]) -> Iterator[Setting]:
                 yield from _settings_in(inner)
 
 
-@pytest.mark.parametrize("settings", [DoctorSettings, RelaySettings, CheckerSettings, ResolveSettings, AuditSettings])
+@pytest.mark.parametrize("settings", [DoctorSettings, RelaySettings, CheckerSettings, DecisionSettings, AuditSettings])
 def test_secret_settings_are_those_planted_here(settings: type[SettingsTable]) -> None:
     """A new one needs a variant with `_file`, and a place in this test."""
     names = {one.name: one.kind for one in _settings_in(settings)}
@@ -230,7 +230,7 @@ def test_help_shows_no_value(planted: Planted, outbox: Callable[..., str], comma
     assert planted.planted_in(printed) == []
 
 
-@pytest.mark.parametrize("settings", [DoctorSettings, RelaySettings, CheckerSettings, ResolveSettings])
+@pytest.mark.parametrize("settings", [DoctorSettings, RelaySettings, CheckerSettings, DecisionSettings])
 def test_dump_of_settings_shows_no_secret(planted: Planted, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_CONFIG", str(_file(planted, planted.kafka()["key"])))
     made = settings()

@@ -71,7 +71,7 @@ FIGURES: dict[str, tuple[Callable[[], int], int]] = {
         60_000,
     ),
     "commands": (lambda: len(_all_commands()), 22),
-    "options": (_options, 166),
+    "options": (_options, 161),
     "settings": (_settings, 73),
     "metrics": (_metrics, 47),
 }

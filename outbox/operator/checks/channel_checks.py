@@ -7,14 +7,13 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import (
-    FIRST_ANSWER_SECONDS,
     admin_client,
     broker_setting,
     describe_topics,
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.channel import ChannelDescription, as_created, verify_channel
+from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.groups import RELAY, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
@@ -102,19 +101,8 @@ def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callabl
             yield Finding(what, "", f"warning: {database} on {host} is reached without {_PG_TLS}")
 
 
-Topics = Mapping[str, TopicDescription]
-"""The topics of a channel, and Kafka's own, as they are."""
-
-
-def describe_channel(kafka: Mapping[str, str], channel: Channel, *, half_mode: bool) -> tuple[Channel, Topics]:
-    """Return a channel, of either kind unless half mode is needed, and those of its topics that exist."""
-    admin = admin_client(kafka)
-    found = channel if half_mode else as_created(admin, channel, FIRST_ANSWER_SECONDS)
-    return found, describe_topics(admin, found.topics, FIRST_ANSWER_SECONDS)
-
-
 def examine_contract(
-    kafka: Mapping[str, str], channel: Channel, contract: Contract, topics: Topics
+    kafka: Mapping[str, str], channel: Channel, contract: Contract, topics: Mapping[str, TopicDescription]
 ) -> Iterator[Finding]:
     admin, others = admin_client(kafka), topics
     try:

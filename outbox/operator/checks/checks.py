@@ -1,18 +1,18 @@
 """The one list of checks: `outbox doctor`, and `--check` of relay and checker, run those of their role."""
 
-import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client, describe_topics
+from outbox._kafka.channel import as_created
 from outbox._kafka.topic_contract import channel_problems
 from outbox._service.exit_codes import guarded
 from outbox._service.logs import configure_logs
 from outbox._service.settings import ServiceSettings
-from outbox._settings.declared import CheckerDatabase, TableSettings
+from outbox._settings.declared import DatabasesSettings, MessageTables, TableSettings
 from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks.channel_checks import (
-    describe_channel,
     examine_allow_list,
     examine_channel,
     examine_contract,
@@ -21,38 +21,33 @@ from outbox.operator.checks.channel_checks import (
 from outbox.operator.checks.database_checks import examine_databases
 from outbox.operator.checks.finding import Finding, of_channel, show_findings
 from outbox.operator.checks.source_checks import examine_sources
+from outbox.operator.settings import DoctorSettings
 
 _START_KAFKA = "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA"
 _CORRECT_KAFKA = "correct OUTBOX_KAFKA, or the rights of this client"
 
-S = TypeVar("S", bound=ServiceSettings)
 
-
-class Examiner(enum.Enum):
-    """Who examines: with its settings, and its rights."""
-
-    DOCTOR = "outbox doctor"
-    RELAY = "outbox relay --check"
-    CHECKER = "outbox checker --check"
-
-
-def examine(examiner: Examiner, settings: Any, *, is_shared: bool = False) -> Iterator[Finding]:
+def examine(settings: Any, *, is_shared: bool = False) -> Iterator[Finding]:
     """Yield what is found of a channel, as its settings describe it.
 
     Args:
+        settings: Those of a doctor, a relay or a checker, which examines with its rights.
         is_shared: Whether other channels have the same `postgres_url`, so that this database belongs to none of them.
     """
-    is_doctor, is_checker, channel = examiner is Examiner.DOCTOR, examiner is Examiner.CHECKER, settings.channel_names()
+    is_doctor, is_checker = isinstance(settings, DoctorSettings), not isinstance(settings, MessageTables)
+    channel = settings.channel_names()
     if not is_doctor:
         yield Finding("settings", "", f"are valid, profile {settings.profile}")
     tables: Mapping[str, TableSettings] = {} if is_checker else settings.tables
-    databases: Mapping[str, CheckerDatabase] = {} if examiner is Examiner.RELAY else settings.all_databases()
+    databases = settings.all_databases() if isinstance(settings, DatabasesSettings) else {}
     kafka: Mapping[str, Any] = {}
     topics, is_silent = None, True
     try:
         kafka = settings.client_properties() if is_doctor else settings.connection()
         is_silent = False
-        channel, topics = describe_channel(kafka, channel, half_mode=is_checker)
+        admin = admin_client(kafka)
+        channel = channel if is_checker else as_created(admin, channel, FIRST_ANSWER_SECONDS)
+        topics = describe_topics(admin, channel.topics, FIRST_ANSWER_SECONDS)
     except ConfigurationError as error:
         is_away = isinstance(error, KafkaUnreachable)
         is_silent |= is_away
@@ -76,11 +71,13 @@ def examine(examiner: Examiner, settings: Any, *, is_shared: bool = False) -> It
         yield from examine_sources(tables, kafka, channel, is_silent=is_silent)
 
 
-def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:
+def check_service(
+    declared: type[ServiceSettings], given: Mapping[str, Any], examine: Callable[[Any], Iterable[Finding]] = examine
+) -> None:
     """Look at everything that a service needs, print what was found, and end."""
 
     def check() -> None:
-        channels = load_all(settings_type, given)
+        channels = load_all(declared, given)
         configure_logs("error", next(iter(channels.values())).log_format)
         show_findings(found for name, settings in channels.items() for found in of_channel(name, examine(settings)))
 

@@ -1,6 +1,6 @@
 """The examination of databases: server, tables, grants, and whether their rows have a relay."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, LiteralString
 
@@ -13,7 +13,7 @@ from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import STATEMENT_SECONDS, source_name
 from outbox._postgres.table_contract import breaches, exists
-from outbox._settings.declared import CheckerDatabase, PostgresSettings, TableSettings
+from outbox._settings.declared import CheckerDatabase, PostgresSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
 from outbox.operator.reading.table_view import TableView
@@ -40,7 +40,8 @@ Place = tuple[str, str, str]
 def examine_databases(settings: DoctorSettings, *, half_mode: bool, is_shared: bool) -> Iterator[Finding]:
     """Yield what is found of the database that `postgres_url` names, unless it is shared, and of the checker's."""
     try:
-        named = named_places(settings.tables)
+        ours = [(one.connection_string(), one.table_names()) for one in settings.tables.values() if not one.is_foreign]
+        named = {(database_name(dsn), names.schema, names.message) for dsn, names in ours}
     except ConfigurationError:  # the connection string of one cannot be read
         named = set()
     if not (settings.tables or settings.databases) or (settings.connection_string() and not is_shared):
@@ -81,21 +82,17 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
     yield from problems or [Finding("table", "", table.full_name)]
     if problems:
         return
-    yield from _others(connection, table.names)
-    yield from _grants(connection, table)
+    names, user = table.names, connection.info.user
+    for what, places in (("table mode", MessageTable(names).places), ("inbox", InboxTable(names).places)):
+        if exists(connection, next(iter(places.values()))):  # what a database has beside them (R75)
+            yield from (Finding(what, f"{one.what}: {one.harm}", one.fix) for one in breaches(connection, places))
+    for right, name in missing_rights(connection, names.schema, table.application_grant(user).rights):
+        yield Finding("grants", f"role {user} may not {right} on {name}", f"GRANT {right} ON {name} TO {written(user)}")
     yield from examine_publishing(connection, table.names)
     for setting in ("fsync", "full_page_writes"):
         row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
         if row is not None and row[0] != "on":
             yield Finding("durability", f"{setting} is {row[0]}: a crash can lose decisions", f"set {setting} = on")
-
-
-def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[Finding]:
-    """Yield what is wrong with a message table and an inbox, if there are any (R75)."""
-    for what, places in (("table mode", MessageTable(names).places), ("inbox", InboxTable(names).places)):
-        if exists(connection, next(iter(places.values()))):
-            for breach in breaches(connection, places):
-                yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
 
 
 def _examine_callbacks(what: str, connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
@@ -107,14 +104,6 @@ def _examine_callbacks(what: str, connection: psycopg.Connection[Any], table: Ca
 def _problems(what: str, connection: psycopg.Connection[Any], table: CallbackTable) -> list[Finding]:
     split = (problem.partition(": ") for problem in table.problems(connection))
     return [Finding(what, problem, fix) for problem, _, fix in split]
-
-
-def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
-    user = connection.info.user
-    for privilege, name in missing_rights(connection, table.names.schema, table.application_grant(user).rights):
-        yield Finding(
-            "grants", f"role {user} may not {privilege} on {name}", f"GRANT {privilege} ON {name} TO {written(user)}"
-        )
 
 
 def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[Finding]:
@@ -138,14 +127,6 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
     elif missing_rights(connection, schema, {names.transaction: ("DELETE",)}):
         problem = f"role {user} may not {', '.join(lacks)}: publish() or outcome() in table mode fails"
         yield Finding("table mode", problem, f"run `outbox table create --application-role {written(user)}`")
-
-
-def named_places(tables: Mapping[str, TableSettings]) -> set[Place]:
-    return {
-        (database_name(table.connection_string()), table.table_names().schema, table.table_names().message)
-        for table in tables.values()
-        if not table.is_foreign
-    }
 
 
 def examine_unnamed(

@@ -163,7 +163,12 @@ def _examine_tables(connection: psycopg.Connection[Any], what: str, table: Messa
     if connection.execute(_INDEXED, (quoted,)).fetchone() == (0,):
         problem = f"table {table.full_name} has no index on xid: each batch reads the whole table"
         yield Finding(what, problem, "run `outbox table create`")
-    yield from _grants(connection, what, table)
+    lacks = missing_rights(connection, table.names.schema, table.relay_grant(user).rights)  # an operator's, too
+    for privilege, name in lacks:
+        fix = f"run `outbox table create --relay-role {written(user)}`, or name the relay's role"
+        yield Finding(what, f"role {user} may not {privilege} on {name}", fix)
+    if not lacks:
+        yield Finding(what, "", f"role {user} may deliver, and decide on discarded rows")
     if connection.execute("SELECT current_setting('autovacuum')").fetchone() != ("on",):
         yield Finding(what, "autovacuum is off: the table grows without end", "set autovacuum = on")
     row = connection.execute(_STORAGE, (quoted,)).fetchone()
@@ -174,17 +179,6 @@ def _examine_tables(connection: psycopg.Connection[Any], what: str, table: Messa
     else:
         (naptime,) = connection.execute("SELECT current_setting('autovacuum_naptime')").fetchone() or ("",)
         yield Finding(what, "", f"is vacuumed early, at most every {naptime} (autovacuum_naptime)")
-
-
-def _grants(connection: psycopg.Connection[Any], what: str, table: MessageTable) -> Iterator[Finding]:
-    """Yield what a relay and an operator need."""
-    names, user = table.names, connection.info.user
-    lacks = missing_rights(connection, names.schema, table.relay_grant(user).rights)
-    for privilege, name in lacks:
-        fix = f"run `outbox table create --relay-role {written(user)}`, or name the relay's role"
-        yield Finding(what, f"role {user} may not {privilege} on {name}", fix)
-    if not lacks:
-        yield Finding(what, "", f"role {user} may deliver, and decide on discarded rows")
 
 
 def vacuum_problems(options: Mapping[str, str]) -> list[str]:

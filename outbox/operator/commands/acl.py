@@ -1,15 +1,14 @@
 """`outbox acl`: print the rights in Kafka that a role needs."""
 
-import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Annotated
 
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import option, setting_options
 from outbox._rules.role_rights import (
     Kind,
     Right,
@@ -22,7 +21,7 @@ from outbox._rules.role_rights import (
     takes_sources,
 )
 from outbox._service.exit_codes import warn
-from outbox._service.output import Json
+from outbox._service.output import Entry, Json, show
 from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import Given, RightsSettings
@@ -33,25 +32,19 @@ _RELAYS = {Role.RELAY, Role.TABLE_RELAY}
 _PRINCIPAL = re.compile(r"[A-Za-z]+:[^\x00-\x1f\x7f]+")
 
 
-def formatted(principal: str, rights: Sequence[Right], *, as_json: bool) -> str:
-    if as_json:
-        return json.dumps([_fields(principal, right) for right in rights], indent=2) + "\n"
-    by_resource = groupby(rights, lambda right: right.resource)
-    return "".join(f"{_command(principal, list(some))}\n" for _, some in by_resource)
+def commands(principal: str, rights: Iterable[Right]) -> Iterator[str]:
+    """Yield a command of Kafka's script for each resource."""
+    for _, some in groupby(rights, lambda right: right.resource):
+        words = ["--add", "--allow-principal", shlex.quote(principal)]
+        for right in some:
+            words += ["--operation", right.operation.title().replace("_", "")]  # as Kafka's tools spell it
+        words.append(f"--{right.kind.replace(' ', '-')}")
+        words += [] if right.kind is Kind.CLUSTER else [shlex.quote(right.name)]
+        words += ["--resource-pattern-type", "prefixed"] if right.prefixed else []
+        yield f'kafka-acls.sh --bootstrap-server "$KAFKA" --command-config "$ADMIN" {" ".join(words)}'
 
 
-def _command(principal: str, rights: Sequence[Right]) -> str:
-    first = rights[0]
-    words = ["--add", "--allow-principal", shlex.quote(principal)]
-    for right in rights:
-        words += ["--operation", right.operation.title().replace("_", "")]  # as Kafka's tools spell it
-    words += [f"--{first.kind.replace(' ', '-')}", *([] if first.kind is Kind.CLUSTER else [shlex.quote(first.name)])]
-    if first.prefixed:
-        words += ["--resource-pattern-type", "prefixed"]
-    return f'kafka-acls.sh --bootstrap-server "$KAFKA" --command-config "$ADMIN" {" ".join(words)}'
-
-
-def _fields(principal: str, right: Right) -> Mapping[str, str]:
+def fields(principal: str, right: Right) -> Mapping[str, str]:
     return {
         "principal": principal,
         "resource_type": right.kind.upper().replace(" ", "_"),
@@ -69,12 +62,12 @@ app = typer.Typer(help="Print the rights in Kafka that a role needs.", no_args_i
 @setting_options(RightsSettings)
 def print_rights(
     given: Given,
-    role: Annotated[list[Role], typer.Option(help="Who needs them; repeatable: the rights of all together.")],
-    principal: Annotated[str, typer.Option(help="Principal, such as User:orders.")],
-    topic: Annotated[list[str] | None, typer.Option(help="Real topic, or prefix that ends in '*'; repeatable.")] = None,
-    service: Annotated[list[str] | None, typer.Option(help="Service of a listener; repeatable.")] = None,
-    source: Annotated[list[str] | None, typer.Option(help="Table source, as in `tables`; repeatable.")] = None,
-    as_json: Json = False,  # noqa: FBT002 - a flag
+    role: Annotated[list[Role], option("Who needs them; repeatable: the rights of all together.")],
+    principal: Annotated[str, option("Principal, such as User:orders.")],
+    topic: Annotated[list[str] | None, option("Real topic, or prefix that ends in '*'; repeatable.")] = None,
+    service: Annotated[list[str] | None, option("Service of a listener; repeatable.")] = None,
+    source: Annotated[list[str] | None, option("Table source, as in `tables`; repeatable.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Print the rights as commands of Kafka's script, or as JSON."""
     if not _PRINCIPAL.fullmatch(principal):
@@ -94,25 +87,20 @@ def print_rights(
         for one in channels.values()
     ]
     rights = rights_of(role, *scopes)
-    typer.echo(formatted(principal, rights, as_json=as_json), nl=False)
+    show([fields(principal, right) for right in rights], map(Entry, commands(principal, rights)), as_json=as_json)
     if not rights:
         warn(f"Role {' and '.join(role)} needs no rights in Kafka.")
     for scope in scopes:
-        _warn(scope, role, principal)
-
-
-def _warn(scope: Scope, roles: list[Role], principal: str) -> None:
-    channel = scope.channel
-    if takes_sources(roles) and not scope.sources:
-        warn(
-            f"No table source of channel {channel.name} is named: these rights are not enough for table mode. "
-            "If the channel has tables, give --source, or name the relay's file with OUTBOX_CONFIG."
-        )
-    for prefix, internal in internal_topics_within(scope).items():
-        warn(
-            f"--topic {prefix!r} also covers internal topics of channel {channel.name}, such as {internal}: "
-            f"{principal} gets its rights there, too. Name the topics, or a longer prefix."
-        )
+        if takes_sources(role) and not scope.sources:
+            warn(
+                f"No table source of channel {scope.channel.name} is named: these rights are not enough for table "
+                "mode. If the channel has tables, give --source, or name the relay's file with OUTBOX_CONFIG."
+            )
+        for prefix, internal in internal_topics_within(scope).items():
+            warn(
+                f"--topic {prefix!r} also covers internal topics of channel {scope.channel.name}, such as {internal}: "
+                f"{principal} gets its rights there, too. Name the topics, or a longer prefix."
+            )
 
 
 def _allowed(settings: RightsSettings, roles: list[Role]) -> list[str] | None:

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import option, setting_options
 from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._kafka.topic_contract import contract_problems
 from outbox._service.exit_codes import warn
 from outbox._service.output import Entry, Json, show
 from outbox.errors import ConfigurationError, UsageError
+from outbox.operator import words
 from outbox.operator.settings import ContractSettings, Given
 
 NEW_PARTITIONS = 4
@@ -23,16 +24,15 @@ app = typer.Typer(help="Create a channel's internal topics.", no_args_is_help=Tr
 def create(
     given: Given,
     partitions: Annotated[
-        int | None,
-        typer.Option(min=1, help=f"Partitions of each topic; {NEW_PARTITIONS} in a new channel."),
+        int | None, option(f"Partitions of each topic; {NEW_PARTITIONS} in a new channel.", min=1)
     ] = None,
     replication: Annotated[
-        int | None, typer.Option(min=1, help="Replicas of each; a new channel has the cluster's default.")
+        int | None, option("Replicas of each; a new channel has the cluster's default.", min=1)
     ] = None,
-    tables_only: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--tables-only", help="No half mode: one topic, for the progress of message tables.")
+    tables_only: Annotated[
+        bool, option("No half mode: one topic, for the progress of message tables.", "--tables-only")
     ] = False,
-    as_json: Json = False,  # noqa: FBT002 - a flag
+    as_json: Json = False,
 ) -> None:
     """Create the topics and commit the initial checkpoints. Topics that exist are not changed."""
     if tables_only and partitions:
@@ -51,12 +51,9 @@ def create(
         {"topic": one.name, "partitions": one.partitions, "replicas": one.replication, "topic_id": one.id}
         for one in topics.values()
     ]
-    entries = [
-        Entry(one.name, [f"{one.partitions} partitions, {one.replication} replicas, id {one.id}"])
-        for one in topics.values()
-    ]
     name = made.channel.name
-    show({"channel": name, "topics": fields}, [Entry(f"channel {name}:"), *entries], as_json=as_json)
+    entries = (Entry(f"channel {name}:"), *map(words.fields, fields))
+    show({"channel": name, "topics": fields}, entries, as_json=as_json)
     for problem in contract_problems(made.channel, topics, settings.contract()):
         warn(f"profile {settings.profile}: {problem}")
 

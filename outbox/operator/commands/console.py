@@ -7,30 +7,29 @@ from typing import Annotated, Any
 import structlog
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import option, subcommand
 from outbox._service.logs import configure_logs
 from outbox.errors import ConfigurationError, UsageError
-from outbox.operator.context import ONE_COMMAND
-from outbox.operator.settings import OperatorSettings, ResolveSettings
-
-app = typer.Typer(help="Show what waits, where a key is and why, in a browser.", **ONE_COMMAND)
+from outbox.operator.settings import DecisionSettings, OperatorSettings
 
 log = structlog.get_logger()
 
 
-@app.callback(invoke_without_command=True)
-@setting_options(OperatorSettings)
-def console(
+@subcommand(OperatorSettings)
+def app(
     given: dict[str, Any],
-    listen: Annotated[str, typer.Option(help="Address and port to listen on.")] = "127.0.0.1:8090",
+    listen: Annotated[str, option("Address and port to listen on.")] = "127.0.0.1:8090",
     operator_config: Annotated[
-        str, typer.Option(help="TOML file with the settings of an operator, who may decide. Default: only look.")
+        str, option("TOML file with the settings of an operator, who may decide. Default: only look.")
     ] = "",
     proxy: Annotated[
-        str, typer.Option(help="Address of the proxy whose header X-Forwarded-User names the user. Default: a login.")
+        str, option("Address of the proxy whose header X-Forwarded-User names the user. Default: a login.")
     ] = "",
 ) -> None:
-    """Serve the pages until SIGTERM. It asks Kafka and the databases with the rights of a viewer, and no relay."""
+    """Show what waits, where a key is and why, in a browser.
+
+    It serves until SIGTERM, and asks Kafka and the databases with the rights of a viewer, and no relay.
+    """
     try:
         import uvicorn  # noqa: PLC0415 - of the extra `console`
 
@@ -44,7 +43,7 @@ def console(
     configure_logs()
     settings, operator = OperatorSettings(**given), None
     if operator_config:
-        operator = ResolveSettings({"OUTBOX_CONFIG": operator_config}, channel=settings.channel)
+        operator = DecisionSettings({"OUTBOX_CONFIG": operator_config}, channel=settings.channel)
     access = Access(proxy, getpass.getuser())
     login = "" if proxy else f"login?key={access.key}"
     typer.echo(f"http://{listen}/{login}")

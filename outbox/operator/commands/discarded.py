@@ -7,19 +7,16 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import option, subcommand
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Entry, Json, may_ask, print_entries, print_json, print_json_rows
 from outbox._settings.declared import NO_TABLES
 from outbox.errors import UsageError
 from outbox.operator import words
-from outbox.operator.context import ONE_COMMAND
 from outbox.operator.deciding.discarded_places import Choice, Discards
 from outbox.operator.settings import DecisionSettings, Given
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
-
-app = typer.Typer(help="Transactions that were not delivered: list, deliver, drop.", **ONE_COMMAND)
 
 
 class Action(enum.StrEnum):
@@ -30,26 +27,22 @@ class Action(enum.StrEnum):
     DROP = "drop"
 
 
-@app.callback(invoke_without_command=True)
-@setting_options(DecisionSettings)
-def discarded(
+@subcommand(DecisionSettings)
+def app(
     given: Given,
     action: Annotated[Action, typer.Argument(help="deliver: pre-flight looks again; drop: for good.")] = Action.LIST,
     ids: Annotated[list[str] | None, typer.Argument(help="Transaction ids.", show_default=False)] = None,
-    every: Annotated[bool, typer.Option("--all", help="Decide on all of --service and --reason.")] = False,  # noqa: FBT002 - a flag
-    service: Annotated[str | None, typer.Option(help="Only transactions of this service.")] = None,
-    reason: Annotated[
-        DiscardReason | None, typer.Option(help="Only transactions with this reason.", case_sensitive=False)
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be decided.")] = False,  # noqa: FBT002 - a flag
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
-    comment: Annotated[str, typer.Option(help="Comment; the op topic keeps it with your name, none for rows.")] = "",
+    every: Annotated[bool, option("Decide on all of --service and --reason.", "--all")] = False,
+    service: Annotated[str | None, option("Only transactions of this service.")] = None,
+    reason: Annotated[DiscardReason | None, option("Only transactions with this reason.", case_sensitive=False)] = None,
+    dry_run: Annotated[bool, option("Show what would be decided.", "--dry-run")] = False,
+    yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
+    comment: Annotated[str, option("Comment; the op topic keeps it with your name, none for rows.")] = "",
     wait: Annotated[
-        float | None,
-        typer.Option("--wait-seconds", "--wait", min=0, help="Time to wait until a relay has done it. Default: 10."),
+        float | None, option("Time to wait until a relay has done it. Default: 10.", "--wait-seconds", "--wait", min=0)
     ] = None,
-    as_json: Json = False,  # noqa: FBT002 - a flag
-) -> None:
+    as_json: Json = False,
+) -> Exit:
     """List the discarded transactions and their reasons, deliver them, or drop them.
 
     It ends with 2 if something stays that was to go, with 3 if something could not be listed.
@@ -60,8 +53,7 @@ def discarded(
     if action is Action.LIST:
         of_decisions = {"--all": every, "--dry-run": dry_run, "--yes": yes, "--comment": comment}
         _refuse({**of_decisions, "--wait-seconds": wait is not None, "--operator": "operator" in given})
-        _list(Discards(settings), choice._replace(every=not ids), as_json=as_json)
-        return
+        return _list(Discards(settings), choice._replace(every=not ids), as_json=as_json)
     may_ask(yes=yes or dry_run, as_json=as_json)
     if bool(choice.ids) == every:
         raise UsageError("Either name transactions or give --all. --service and --reason limit --all.")
@@ -79,8 +71,8 @@ def discarded(
         print_json({"channel": places.channel, "decision": kind.name, "transactions": list(decision.documents())})
     elif decision.is_made:
         print_entries(decision.report())
-    if decision.left or len(decision.able) < len(decision.chosen) or (every and places.unread()):
-        raise SystemExit(Exit.FINDINGS)
+    is_rest = decision.left or len(decision.able) < len(decision.chosen) or (every and places.unread())
+    return Exit.FINDINGS if is_rest else Exit.OK
 
 
 def _refuse(options: Mapping[str, object]) -> None:
@@ -89,7 +81,7 @@ def _refuse(options: Mapping[str, object]) -> None:
         raise UsageError(f"`outbox discarded list` decides nothing. Omit {given}, or write deliver or drop.")
 
 
-def _list(places: Discards, choice: Choice, *, as_json: bool) -> None:
+def _list(places: Discards, choice: Choice, *, as_json: bool) -> Exit:
     chosen = choice.of(places.read())
     if as_json:
         rest = lambda: {"not_read": places.unread()}  # noqa: E731 - a last word
@@ -104,5 +96,4 @@ def _list(places: Discards, choice: Choice, *, as_json: bool) -> None:
             print_entries([Entry(f"No discarded transaction was found in {read}channel {places.channel}.")])
         elif more := sum(1 for _ in chosen):
             print_entries([Entry(f"{more} more are not listed: --json")])
-    if places.unread():
-        raise SystemExit(Exit.UNPROVABLE)
+    return Exit.UNPROVABLE if places.unread() else Exit.OK

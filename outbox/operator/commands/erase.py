@@ -5,30 +5,26 @@ from typing import Annotated
 import structlog
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import option, subcommand
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import Exit
 from outbox._service.logs import configure_logs
 from outbox._service.output import Entry, may_ask, print_entries
 from outbox.operator import views, words
-from outbox.operator.context import ONE_COMMAND
 from outbox.operator.deciding.erasure import erase_rows
 from outbox.operator.settings import DecisionSettings, Given
-
-app = typer.Typer(help="Erase the messages of a key that wait or are discarded.", **ONE_COMMAND)
 
 log = structlog.get_logger()
 
 
-@app.callback(invoke_without_command=True)
-@setting_options(DecisionSettings)
-def erase(
+@subcommand(DecisionSettings)
+def app(
     given: Given,
-    topic: Annotated[str, typer.Option(help="The real topic of the messages.", show_default=False)],
-    key: Annotated[str, typer.Option(help="The message key, as text.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
-) -> None:
-    """Name the messages of a key, erase those that are rows, and name what stays.
+    topic: Annotated[str, option("The real topic of the messages.", show_default=False)],
+    key: Annotated[str, option("The message key, as text.", show_default=False)],
+    yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
+) -> Exit:
+    """Erase the messages of a key that wait or are discarded, and name what stays.
 
     It ends with 2 if something stays, with 3 if something could not be read. The log lines have no key.
     """
@@ -45,7 +41,4 @@ def erase(
             log.info("Messages erased", by=by, topic=topic, source=source, erased=count)
         search = views.find(settings, key.encode(), (topic,), None, None)
         print_entries([*words.erased(erased, search.found), *words.messages(key, search.found)])
-    if search.found:
-        raise SystemExit(Exit.FINDINGS)
-    if search.has_fault:
-        raise SystemExit(Exit.UNPROVABLE)
+    return Exit.FINDINGS if search.found else Exit.UNPROVABLE if search.has_fault else Exit.OK

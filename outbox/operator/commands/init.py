@@ -12,13 +12,10 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import option, subcommand
 from outbox.errors import ConfigurationError, UsageError
 from outbox.migration import ddl
-from outbox.operator.context import ONE_COMMAND
 from outbox.operator.settings import Given, RightsSettings
-
-app = typer.Typer(help="Write what a service needs to run a relay beside itself.", **ONE_COMMAND)
 
 GRACE_SECONDS = 30
 """Time between SIGTERM and SIGKILL: more than the relay's own limits for open batches."""
@@ -59,16 +56,18 @@ def files(service: str, topics: Sequence[str], servers: str, migration: Migratio
     return made
 
 
-@app.callback(invoke_without_command=True)
-@setting_options(RightsSettings, "bootstrap_servers")
-def init(
+@subcommand(RightsSettings, "bootstrap_servers")
+def app(
     given: Given,
-    service: Annotated[str, typer.Option(help="Name of the service, as in Outbox(NAME).")],
-    topic: Annotated[list[str], typer.Option(help="Topic it may write to, or a prefix that ends in '*'; repeatable.")],
-    directory: Annotated[Path, typer.Option(help="Where the files are written.")] = Path(),
-    migration: Annotated[Migration, typer.Option(help="What makes the tables.")] = Migration.SQL,
+    service: Annotated[str, option("Name of the service, as in Outbox(NAME).")],
+    topic: Annotated[list[str], option("Topic it may write to, or a prefix that ends in '*'; repeatable.")],
+    directory: Annotated[Path, option("Where the files are written.")] = Path(),
+    migration: Annotated[Migration, option("What makes the tables.")] = Migration.SQL,
 ) -> None:
-    """Write a compose service, a Kubernetes manifest and a migration. No file that is there is overwritten."""
+    """Write what a service needs to run a relay beside itself: for compose and Kubernetes, and a migration.
+
+    No file that is there is overwritten.
+    """
     servers = given.get("bootstrap_servers", "kafka:9092")
     made = {directory / name: text for name, text in files(service, topic, servers, migration).items()}
     if there := ", ".join(str(path) for path in made if path.exists()):

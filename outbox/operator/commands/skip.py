@@ -7,18 +7,16 @@ from typing import Annotated
 import typer
 from confluent_kafka import Message
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import option, subcommand
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.produce import write_all
 from outbox._kafka.range_reader import SpanReader
 from outbox._security.own_principal import recorded_name
 from outbox.errors import ConfigurationError, UsageError
+from outbox.operator.reading.channel_reader import to_half, to_ops
 from outbox.operator.settings import DecisionSettings, Given
 from outbox.protocol.errors import NewerFormatError, ProtocolError
-from outbox.protocol.half import parse_half
-from outbox.protocol.op import parse_op
 from outbox.protocol.record import Record
 from outbox.protocol.skip import Skip
 
@@ -42,31 +40,25 @@ def refuse_readable(kafka: Mapping[str, str], channel: ChannelDescription, skip:
 
 
 def _is_readable(message: Message, channel: ChannelDescription) -> bool:
-    headers, topic = headers_of(message), message.topic()
     try:
-        if topic == channel.half.name:
-            parse_half(headers)
+        if message.topic() == channel.half.name:
+            to_half(message)
         else:
-            parse_op(message.value(), headers, verdict=topic == channel.verdict.name)
-    except NewerFormatError:
-        return False
-    except ProtocolError:
-        return True  # a relay discards it by itself
+            to_ops(message, verdict=message.topic() == channel.verdict.name)
+    except ProtocolError as error:  # a misplaced op is dropped by a relay
+        return not isinstance(error, NewerFormatError)
     return True
 
 
 MAX_REASON = 500
 """Characters of a reason."""
 
-app = typer.Typer(context_settings={"allow_interspersed_args": True}, subcommand_metavar="")
 
-
-@app.callback(invoke_without_command=True)
-@setting_options(DecisionSettings, "operator", "channel", "bootstrap_servers")
-def skip(
+@subcommand(DecisionSettings, "operator", "channel", "bootstrap_servers")
+def app(
     place: Annotated[str, typer.Argument(help="The partition: half/3 or op/3.")],
-    offset: Annotated[int, typer.Option(min=0, help="Offset of the record.")],
-    reason: Annotated[str, typer.Option(help="Why; it is kept in the discard topic with your name.")],
+    offset: Annotated[int, option("Offset of the record.", min=0)],
+    reason: Annotated[str, option("Why; it is kept in the discard topic with your name.")],
     given: Given,
 ) -> None:
     """Skip one unreadable record of the half, op or verdict topic that halts its half partition.

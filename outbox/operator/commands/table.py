@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import option, setting_options
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant, written
 from outbox._postgres.inbox_table import InboxTable
@@ -24,7 +24,7 @@ Made = Part | tuple[InboxTable, list[Grant]]
 
 
 def _role(what: str) -> Any:
-    return typer.Option(help=f"{what}; repeatable.")
+    return option(f"{what}; repeatable.")
 
 
 @app.command()
@@ -37,19 +37,15 @@ def create(
     executor_role: Annotated[Roles, _role("Role that gets what tasks of Spark need")] = None,
     driver_role: Annotated[Roles, _role("Role that gets what drivers of Spark need")] = None,
     consumer_role: Annotated[Roles, _role("With --inbox: role that gets what a consumer needs")] = None,
-    sink: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--sink", help="Create the tables of the sink for Spark, too, as its roles do.")
-    ] = False,
-    inbox: Annotated[bool, typer.Option("--inbox", help="Only the inbox table, for consumers.")] = False,  # noqa: FBT002 - a flag
+    sink: Annotated[bool, option("Create the tables of the sink for Spark, too, as its roles do.", "--sink")] = False,
+    inbox: Annotated[bool, option("Only the inbox table, for consumers.", "--inbox")] = False,
     message_table: Annotated[
-        str, typer.Option(help="SCHEMA.TABLE that the application made: only what the relay needs beside it.")
+        str, option("SCHEMA.TABLE that the application made: only what the relay needs beside it.")
     ] = "",
     mark_column: Annotated[
-        str, typer.Option(help="With --message-table: column that the relay sets, if it deletes no rows.")
+        str, option("With --message-table: column that the relay sets, if it deletes no rows.")
     ] = "",
-    print_sql: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--print-sql", help="Print the SQL instead, for a migration of your own.")
-    ] = False,
+    print_sql: Annotated[bool, option("Print the SQL instead, for a migration of your own.", "--print-sql")] = False,
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = PostgresSettings(**given)

@@ -4,46 +4,37 @@ from typing import Annotated, Any
 
 import typer
 
-from outbox._cli.setting_options import setting_options
+from outbox._cli.setting_options import option, subcommand
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Entry, Json, show, show_records_read
+from outbox._service.output import Json, show, show_records_read
 from outbox.operator import words
-from outbox.operator.context import ONE_COMMAND, missing_services, parse_id, parse_since
+from outbox.operator.context import parse_id, parse_since
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.story import Status
 from outbox.operator.views import story
 
-app = typer.Typer(help="Show the history of a transaction or a message.", **ONE_COMMAND)
 
-
-@app.callback(invoke_without_command=True)
-@setting_options(OperatorSettings)
-def trace(
+@subcommand(OperatorSettings)
+def app(
     given: dict[str, Any],
     id_: Annotated[str, typer.Argument(metavar="ID", help="Transaction id or message id.", show_default=False)],
-    since: Annotated[
-        str, typer.Option(help="Search from here on: a time, or 2h before now; by default the time in the id.")
-    ] = "",
+    since: Annotated[str, option("Search from here on: a time, or 2h before now; by default the time in the id.")] = "",
     topic: Annotated[
-        list[str] | None, typer.Option(help="Search this real topic, too, if its halves are gone; repeatable.")
+        list[str] | None, option("Search this real topic, too, if its halves are gone; repeatable.")
     ] = None,
-    as_json: Json = False,  # noqa: FBT002 - a flag
-) -> None:
-    """Print all that databases and topics hold of it, in the order of time.
+    as_json: Json = False,
+) -> Exit:
+    """Show the history of a transaction or a message: all that databases and topics hold of it.
 
     It ends with 2 if nothing is found, with 3 if something could not be read besides, and with 6 if decisions
     contradict each other or what readers see. Without Kafka it shows what the databases hold, and ends with 4.
     """
     parsed, start = parse_id(id_), parse_since(since) if since else None
-    settings = OperatorSettings(**given)
-    with show_records_read() as passed:
-        history, silence = story(settings, parsed, start, topic or (), passed)
-    needs = history.needs_services
-    missing = missing_services(settings.channel_names(), history.members, halves=True) if needs else []
-    show(history, [*words.story(history), *map(Entry, missing)], as_json=as_json)
-    if silence is not None:
-        raise silence
-    if history.conclusion.state is Status.NOT_FOUND:
-        raise SystemExit(Exit.UNPROVABLE if history.found.has_fault else Exit.FINDINGS)
-    if history.conclusion.state is Status.CONTRADICTION:
-        raise SystemExit(Exit.CONTRADICTION)
+    with show_records_read():
+        found = story(OperatorSettings(**given), parsed, start, topic or ())
+    show(found, words.story(found), as_json=as_json)
+    if found.silence is not None:
+        raise found.silence
+    if found.conclusion.state is Status.NOT_FOUND:
+        return Exit.UNPROVABLE if found.has_fault else Exit.FINDINGS
+    return Exit.CONTRADICTION if found.conclusion.state is Status.CONTRADICTION else Exit.OK

@@ -11,7 +11,7 @@ from outbox.operator import words
 from outbox.operator.context import OperatorContext
 from outbox.operator.deciding.discarded_places import Choice, Discards
 from outbox.operator.deciding.resolution import Resolution
-from outbox.operator.settings import ResolveSettings
+from outbox.operator.settings import DecisionSettings
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 
@@ -47,7 +47,7 @@ class Plan:
     make: Callable[[str], Sequence[Entry]]
 
 
-def plan(settings: ResolveSettings, user: str, given: Mapping[str, str]) -> Plan:
+def plan(settings: DecisionSettings, user: str, given: Mapping[str, str]) -> Plan:
     """Look at what a decision would do; nothing is written.
 
     Args:
@@ -80,7 +80,7 @@ def plan(settings: ResolveSettings, user: str, given: Mapping[str, str]) -> Plan
 _Parts = tuple[int, Iterable[Entry], Callable[[str], Sequence[Entry]]]
 
 
-def _of_dead_letters(settings: ResolveSettings, user: str, verb: Verb, target: Mapping[str, str]) -> _Parts:
+def _of_dead_letters(settings: DecisionSettings, user: str, verb: Verb, target: Mapping[str, str]) -> _Parts:
     kind = OpKind.DELIVER if verb is Verb.DELIVER else OpKind.ROLLBACK
     places, every = Discards(settings, user), "id" not in target
     reason = DiscardReason(target["reason"]) if every else None
@@ -97,7 +97,7 @@ def _of_dead_letters(settings: ResolveSettings, user: str, verb: Verb, target: M
     return len(decision.able), [*words.dead_letters(decision.chosen, decision.intention(), kind), *unread], make
 
 
-def _of_undecided(settings: ResolveSettings, user: str, verb: Verb, id_: str) -> _Parts:
+def _of_undecided(settings: DecisionSettings, user: str, verb: Verb, id_: str) -> _Parts:
     kind = OpKind.COMMIT if verb is Verb.COMMIT else OpKind.ROLLBACK
     case = Resolution(OperatorContext(settings, user), kind, None, settings.transaction_timeout_ms, id_)
     case.find()

@@ -23,8 +23,8 @@ from outbox._service.output import Entry, utc
 from outbox.errors import UsageError
 from outbox.operator.console.access import COOKIE, Access, Tokens
 from outbox.operator.console.actions import Plan, plan
-from outbox.operator.console.pages import Item, Page, Pages, Section
-from outbox.operator.settings import OperatorSettings, ResolveSettings
+from outbox.operator.console.pages import Page, Pages, Section
+from outbox.operator.settings import DecisionSettings, OperatorSettings
 
 ANSWER_SECONDS = 25.0
 """Time that the servers of a section have; the others of the page are shown all the same."""
@@ -62,7 +62,7 @@ class WebConsole:
         operator: What decides; None: nothing is decided here.
     """
 
-    def __init__(self, viewer: OperatorSettings, operator: ResolveSettings | None, access: Access) -> None:
+    def __init__(self, viewer: OperatorSettings, operator: DecisionSettings | None, access: Access) -> None:
         self._viewer = viewer
         self._operator = operator
         self._access = access
@@ -107,17 +107,17 @@ class WebConsole:
             page = make(request.query_params)
         except UsageError as error:
             return self._note(user, "That is not a question", str(error), 400)
-        shown: list[list[Item]] = [[] for _ in page.sections]
+        shown: list[list[Entry]] = [[] for _ in page.sections]
         async with anyio.create_task_group() as tasks:
             for section, items in zip(page.sections, shown, strict=True):
                 tasks.start_soon(self._fill, section, items)
         return self._render(user, page, shown)
 
-    async def _fill(self, section: Section, shown: list[Item]) -> None:
+    async def _fill(self, section: Section, shown: list[Entry]) -> None:
         try:
             shown += await self._ask(lambda: list(section.items()))
         except Exception as error:  # noqa: BLE001 - the rest of the page is shown
-            shown.append(Item(Entry(f"not read: {section.asks}: {_sentence(error)}")))
+            shown.append(Entry(f"not read: {section.title}: {_sentence(error)}"))
 
     async def _ask(self, work: Callable[[], T]) -> T:
         """Run what blocks in a thread; one that does not end is left behind, and counts until it ends."""
@@ -135,7 +135,7 @@ class WebConsole:
             return self._note(user, "Nothing is decided", _sentence(error), 400)
         token = self._tokens.issue(user, found) if found.count else ""
         page = Page(f"Preview: {found.verb}", found.command)
-        return self._render(user, page, [list(map(Item, found.entries))], plan=found, token=token)
+        return self._render(user, page, [found.entries], plan=found, token=token)
 
     async def _decide(self, request: Request) -> Response:
         """Carry a plan out once, and leave a line of who did what, and why."""
@@ -159,16 +159,16 @@ class WebConsole:
             audit.warning("Decision of an operator failed", error=_sentence(error))
             return self._note(user, "It failed", _sentence(error), 502)
         audit.info("Decision of an operator made")
-        return self._render(user, Page(f"Result: {found.verb}", found.command), [list(map(Item, entries))])
+        return self._render(user, Page(f"Result: {found.verb}", found.command), [entries])
 
     def _note(self, user: str | None, title: str, sentence: str, status: int) -> Response:
-        return self._render(user, Page(title), [[Item(Entry(sentence))]], status)
+        return self._render(user, Page(title), [[Entry(sentence)]], status)
 
     def _render(
         self,
         user: str | None,
         page: Page,
-        shown: Sequence[Sequence[Item]],
+        shown: Sequence[Sequence[Entry]],
         status: int = 200,
         *,
         plan: Plan | None = None,

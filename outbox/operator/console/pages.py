@@ -14,7 +14,7 @@ from outbox.errors import OutboxError, UsageError
 from outbox.operator import views, words
 from outbox.operator.checks.source_checks import examine_state
 from outbox.operator.console.actions import Verb
-from outbox.operator.context import missing_services, parse_id, parse_since
+from outbox.operator.context import parse_id, parse_since
 from outbox.operator.deciding.discarded_places import Discards
 from outbox.operator.reading.database_view import DatabaseView
 from outbox.operator.reading.source_report import report_tables
@@ -23,24 +23,15 @@ from outbox.operator.state.channel_state import ChannelState
 from outbox.operator.state.story import Status
 
 
-class Item(NamedTuple):
-    """An entry, and where one goes from there: texts and addresses."""
-
-    entry: Entry
-    links: Sequence[tuple[str, str]] = ()
-
-
 class Section(NamedTuple):
     """A part of a page.
 
     Args:
-        asks: Which servers it asks, for the sentence that they did not answer.
-        items: Asks them, and blocks.
+        items: Asks servers, and blocks.
     """
 
     title: str
-    asks: str
-    items: Callable[[], Iterable[Item]]
+    items: Callable[[], Iterable[Entry]]
 
 
 @dataclass
@@ -78,56 +69,52 @@ class Pages:
     def overview(self, _: Mapping[str, str]) -> Page:
         """Return the first screen: what waits, the dead letters, and the servers."""
         sections = [
-            Section("Table sources", "the databases of the table sources", self._sources),
-            Section("Half mode", "Kafka", self._halves),
-            Section("Dead letters", "Kafka and the databases", self._dead_letters),
-            Section("Databases of half mode", "these databases", self._databases),
+            Section("Table sources", self._sources),
+            Section("Half mode", self._halves),
+            Section("Dead letters", self._dead_letters),
+            Section("Databases of half mode", self._databases),
         ]
         return Page("What waits", self._command("pending"), sections)
 
-    def _sources(self) -> Iterable[Item]:
+    def _sources(self) -> Iterable[Entry]:
         tables = report_tables(self.settings)
         entries = words.sources(ChannelState(self.settings.channel, 0, tables=tables))
         for one, entry in zip(tables, entries, strict=True):
             steps = [f"next step: {found.fix}" for found in examine_state(one) if not found.fine]
-            yield Item(entry._replace(details=[*entry.details, *dict.fromkeys(steps)]))
+            yield entry._replace(details=[*entry.details, *dict.fromkeys(steps)])
         if not tables:
-            yield Item(Entry("none is configured (setting tables)"))
+            yield Entry("none is configured (setting tables)")
 
-    def _halves(self) -> Iterable[Item]:
-        state, silence = views.overview(self.settings, tables=False)
-        if silence is not None:
-            raise silence
+    def _halves(self) -> Iterable[Entry]:
+        state = views.overview(self.settings, tables=False)
+        if state.silence is not None:
+            raise state.silence
         if state.tables_only:
-            yield Item(Entry(f"channel {state.channel} has none"))
-        yield from map(Item, words.halves(state))
-        yield from map(Item, self._services(state))
-
-    def _services(self, state: ChannelState) -> Iterable[Entry]:
-        yield from map(Entry, missing_services(self.settings.channel_names(), state.members, halves=bool(state.sums)))
+            yield Entry(f"channel {state.channel} has none")
+        yield from words.halves(state)
         for service, count in state.members.items():
             if count != 0:
                 yield Entry(f"{service}: {'its group cannot be seen' if count is None else f'{count} in its group'}")
 
-    def _dead_letters(self) -> Iterable[Item]:
+    def _dead_letters(self) -> Iterable[Entry]:
         places = Discards(self.settings)
         groups: dict[tuple[str, str], list[str]] = defaultdict(list)
         for one in places.read():
             groups[one.service, one.reason].append(one.detail)
         for (service, reason), details in sorted(groups.items(), key=lambda group: -len(group[1])):
             links = self._previews((Verb.DELIVER, Verb.DROP), service=service, reason=reason)
-            yield Item(Entry(f"{len(details)} of {service}  {reason}", [f"the first: {details[0]}"]), links)
+            yield Entry(f"{len(details)} of {service}  {reason}", [f"the first: {details[0]}"], links=links)
         if not groups:
-            yield Item(Entry("none was found"))
-        yield from (Item(Entry(f"not read: {place}")) for place in places.unread())
+            yield Entry("none was found")
+        yield from (Entry(f"not read: {place}") for place in places.unread())
 
-    def _databases(self) -> Iterable[Item]:
+    def _databases(self) -> Iterable[Entry]:
         for name, database in self.settings.all_databases().items():
             try:
                 DatabaseView(name, database, self.settings.channel).look([])
-                yield Item(Entry(f"database {name} answers"))
+                yield Entry(f"database {name} answers")
             except OutboxError as error:
-                yield Item(Entry(str(error)))
+                yield Entry(str(error))
 
     def _previews(self, verbs: Iterable[Verb], **target: str) -> list[tuple[str, str]]:
         """Return links to previews of decisions; none without an operator's settings."""
@@ -141,29 +128,25 @@ class Pages:
             raise UsageError("A search needs a key.")
         start, topics = parse_since(search["since"]), [search["topic"]] if search["topic"] else []
 
-        def items() -> Iterable[Item]:
+        def items() -> Iterable[Entry]:
             found = views.find(self.settings, search["key"].encode(), topics, search["service"] or None, start)
-            yield from map(Item, words.messages(search["key"], found.found))
-            yield from (Item(Entry(line)) for line in (*found.lines(utc(start)), words.NO_KEY))
+            yield from words.messages(search["key"], found.found)
+            yield from map(Entry, (*found.lines(utc(start)), words.NO_KEY))
 
         options = [word for name, value in search.items() if value for word in (f"--{name}", value)]
-        sections = [Section("Messages", "Kafka and the databases", items)]
-        return Page(f"Key {search['key']}", self._command("find", *options), sections, search)
+        return Page(f"Key {search['key']}", self._command("find", *options), [Section("Messages", items)], search)
 
     def story(self, given: Mapping[str, str]) -> Page:
         """Return what became of a transaction, with the decisions that it may need."""
         id_, topics = given.get("id", ""), [given["topic"]] if given.get("topic") else []
         parsed, options = parse_id(id_), [word for topic in topics for word in ("--topic", topic)]
 
-        def items() -> Iterable[Item]:
-            history, _ = views.story(self.settings, parsed, None, topics)
-            state = history.conclusion.state
-            is_decided = history.found.is_of_rows and state is not Status.DISCARDED
+        def items() -> Iterable[Entry]:
+            found = views.story(self.settings, parsed, None, topics)
+            state, sentence = found.conclusion
+            is_decided = found.is_of_rows and state is not Status.DISCARDED
             links = self._previews(() if is_decided else _VERBS.get(state, ()), id=parsed[0])
-            yield Item(Entry(f"{state}: {history.conclusion.sentence}"), links)
-            yield from map(Item, words.story(history))
-            missing = missing_services(self.settings.channel_names(), history.members, halves=True)
-            yield from (Item(Entry(one)) for one in missing if history.needs_services)
+            yield Entry(f"{state}: {sentence}", links=links)
+            yield from words.story(found)
 
-        sections = [Section("Story", "Kafka and the databases", items)]
-        return Page(f"Transaction {parsed[0]}", self._command("trace", id_, *options), sections)
+        return Page(f"Transaction {parsed[0]}", self._command("trace", id_, *options), [Section("Story", items)])

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Message
 
-from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
-from outbox._kafka.channel import ChannelDescription, find_channel
+from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.produce import write_all
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import Entry, document, signed
 from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
+from outbox.operator.context import OperatorContext
 from outbox.operator.deciding.discarded_rows import DiscardedRows, Moved
 from outbox.operator.reading.discards import read_manifests
 from outbox.operator.reading.topic_walk import place_of
-from outbox.operator.settings import TableCommandSettings
+from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.operator.words import dead_letters
 from outbox.protocol.discard import DiscardReason, Manifest
@@ -39,16 +39,8 @@ def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entrie
 def entry_of(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:
     counted = set(manifest.positions)
     offsets = [offset for position, offset in manifest.offsets if position in counted]
-    return OpEntry(
-        kind,
-        manifest.transaction_id,
-        manifest.topic_id,
-        manifest.partition,
-        manifest.positions,
-        min(offsets),
-        max(offsets),
-        reason=reason,
-    )
+    place = (manifest.topic_id, manifest.partition, manifest.positions, min(offsets), max(offsets))
+    return OpEntry(kind, manifest.transaction_id, *place, reason=reason)
 
 
 LOOK_SECONDS = 0.5
@@ -57,22 +49,19 @@ LOOK_SECONDS = 0.5
 class _Topic:
     """The discard topic of a channel; the operator's name goes into the records of his decisions."""
 
-    def __init__(self, settings: TableCommandSettings, operator: str) -> None:
-        self._kafka = settings.client_properties()
-        self._operator = operator
+    def __init__(self, settings: OperatorSettings, operator: str) -> None:
         self._keep_ms = settings.keep_discarded_ms
         self.unread: set[str] = set()
-        self._channel: ChannelDescription | None = None
-        names = settings.channel_names()
+        self._desk: OperatorContext | None = None
         try:
-            self._channel = find_channel(admin_client(self._kafka), names, FIRST_ANSWER_SECONDS)
+            self._desk = OperatorContext(settings, operator)
         except KafkaUnreachable as error:  # message tables can be looked at all the same
-            self.unread.add(f"topic {names.discard_topic}")
+            self.unread.add(f"topic {settings.channel_names().discard_topic}")
             warn(str(error))
 
     def read(self) -> Iterator[DiscardedTransaction]:
-        if self._channel is not None:
-            for manifest in read_manifests(self._kafka, self._channel, self._cannot_read):
+        if (desk := self._desk) is not None:
+            for manifest in read_manifests(desk.kafka, desk.channel, self._cannot_read):
                 yield DiscardedTransaction.of(manifest, self._keep_ms)
 
     def _cannot_read(self, message: Message, error: ProtocolError) -> None:
@@ -83,10 +72,10 @@ class _Topic:
 
     def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, comment: str) -> None:
         """Send op markers, each on what its manifest lists; only a relay changes the topic."""
-        if self._channel is not None:  # without Kafka nothing of it can be chosen
-            by = signed(recorded_name(self._kafka, self._operator), comment)
+        if (desk := self._desk) is not None:  # without Kafka nothing of it can be chosen
+            by = signed(recorded_name(desk.kafka, desk.operator), comment)
             entries = [entry_of(one.manifest, kind, by) for one in chosen if one.manifest]
-            send_decisions(self._kafka, self._channel, entries)
+            send_decisions(desk.kafka, desk.channel, entries)
 
     def left(self, chosen: Sequence[DiscardedTransaction]) -> list[DiscardedTransaction]:
         """Return what no relay has taken from the topic."""
@@ -120,7 +109,7 @@ class Choice(NamedTuple):
 class Discards:
     """All discarded transactions of a channel: in its discard topic, and of its message tables."""
 
-    def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
+    def __init__(self, settings: OperatorSettings, operator: str = "") -> None:
         self.channel = settings.channel
         self._topic = _Topic(settings, operator)
         self.tables = [DiscardedRows(source, table) for source, table in settings.tables.items()]

@@ -2,23 +2,26 @@
 
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from outbox._failpoints import failpoint
-from outbox._rules.callback_row import decision_entry
+from outbox._rules.callback_row import answer, decision_entry
+from outbox._rules.patterns import best_match
+from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import Exit
+from outbox._service.output import signed, utc
 from outbox.errors import ConfigurationError, OutboxError
-from outbox.operator.context import OperatorContext, Question
+from outbox.operator.context import OperatorContext
 from outbox.operator.deciding.discarded_places import send_decisions
 from outbox.operator.reading.database_view import Alive, DatabaseStatus, DatabaseView
 from outbox.operator.reading.discards import read_manifests
 from outbox.operator.state.coverage import Gap
-from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState
+from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState, of_listener
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
+from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
@@ -93,7 +96,6 @@ class Resolution:
     id: str | None = None
     service: str | None = None
 
-    passed: Callable[[int], None] = lambda _: None
     cases: list[Case] = field(default_factory=list)
     unread: Sequence[Gap] = ()
 
@@ -101,7 +103,7 @@ class Resolution:
         """Look up the transactions and their states, without writing anything."""
         now = time.time_ns() // 1_000_000
         choice = Choice(self.id) if self.id else Choice(None, self.service, now - self.min_age)
-        gathering, self.unread = self.context.gather(choice, sys.maxsize, self.passed)
+        gathering, self.unread = self.context.gather(choice, sys.maxsize)
         if self.id:
             found = [self._only(gathering)]
         else:
@@ -110,7 +112,7 @@ class Resolution:
         if left := [one for one in self.unread if one.partition in listeners]:
             raise NotDecided(f"The answers of listeners are not known: {left[0].place} was not read", Exit.UNPROVABLE)
         parked = frozenset(one.id for one in found if one.parked)
-        self.cases = self._judged(found, DatabaseView.look, parked.intersection)
+        self.cases = self._judged(found, parked.intersection)
         for case in self.cases:
             is_young = now - case.found.first_append_time < self.min_age
             if is_young and case.seen.standing in {SourceState.NO_ROW, SourceState.LISTENER}:
@@ -138,10 +140,11 @@ class Resolution:
         Raises:
             ConfigurationError: Database or Kafka do not answer, or refuse. Earlier decisions are kept.
         """
-        text, decide = self.context.by_hand(reason), partial(DatabaseView.decide, kind=self.kind)
+        by = signed(recorded_name(self.context.kafka, self.context.operator), reason)
+        text = f"{by} ({utc(time.time_ns() // 1_000_000)}, by hand)"
         found, self.cases = [case.found for case in self.cases], []
         for start in range(0, len(found), AT_ONCE):
-            some = self._judged(found[start : start + AT_ONCE], decide, self._alive)
+            some = self._judged(found[start : start + AT_ONCE], self._alive, decides=True)
             self.cases += some
             self._send([case for case in some if not case.is_refused], text)
 
@@ -187,17 +190,28 @@ class Resolution:
             "was decided. `outbox trace` shows more"
         )
 
-    def _judged(self, found: Sequence[UnsettledTransaction], question: Question, alive: Alive) -> list[Case]:
-        """Return transactions with their states: of their listeners, or in the databases of their services."""
-        seen = self.context.ask(found, question, alive, self.gone)
+    def _judged(self, found: Sequence[UnsettledTransaction], alive: Alive, *, decides: bool = False) -> list[Case]:
+        """Return transactions with their states: of their listeners, or in the databases, where it may decide first."""
+        databases, channel = self.context.databases, self.context.channel
+        services = {name: one.services for name, one in databases.items()}
+        by_name: dict[str, list[CheckRequest]] = defaultdict(list)
+        seen: dict[str, DatabaseStatus] = {}
+        for one in found:
+            name, standing = best_match(one.service, services), of_listener(one)
+            if standing is None and name is not None:
+                by_name[name].append(one.request(channel.half.id))
+            else:
+                seen[one.id] = DatabaseStatus(standing or SourceState.UNMAPPED, None)
+        for name, requests in by_name.items():
+            view = DatabaseView(name, databases[name], channel.channel.name, alive, self.gone)
+            seen |= view.decide(requests, self.kind) if decides else view.look(requests)
         return [Case(one, seen[one.id], RULINGS[self.kind, seen[one.id].standing]) for one in found]
 
     def _entry(self, case: Case) -> OpEntry:
         """Return the op entry; a row takes precedence, if there is one."""
         request, row = case.found.request(self.context.channel.half.id), case.seen.row
         if row is None:
-            place = (request.topic_id, request.partition, request.positions, request.first_offset, request.last_offset)
-            return OpEntry(self.kind, request.transaction_id, *place)
+            return answer(request, self.kind, request.positions, request.first_offset, request.last_offset)
         entry = decision_entry(request, self.kind, row)
         if entry is None:
             raise RuntimeError(f"the row of {request.transaction_id} allows {self.kind.name}, and gives no op entry")

@@ -4,10 +4,9 @@ Of a source: its three numbers, what would happen, and the one statement that se
 checkpoints, after a channel grew.
 """
 
-import enum
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, LiteralString
 from uuid import uuid4
@@ -16,7 +15,7 @@ import psycopg
 from confluent_kafka import Message, TopicPartition
 
 from outbox._kafka.admin import admin_client, end_offset
-from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._kafka.channel import verify_channel
 from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.groups import commit_missing, missing_offsets
 from outbox._kafka.range_reader import Span, SpanReader
@@ -76,7 +75,7 @@ class ChannelResumption:
     is_resumed: bool = False
     _checkpoints: dict[Place, TopicPartition] = field(default_factory=dict)
 
-    def find(self, passed: Callable[[int], None]) -> None:
+    def find(self) -> None:
         """Find the half partitions, and what of them is on real topics. Nothing is written."""
         admin = admin_client(self.kafka)
         described = verify_channel(admin, self.channel)
@@ -90,11 +89,20 @@ class ChannelResumption:
             provable = [one for one in self.partitions if not one.why]
             halves, since, now = _read_halves(reader.read(spans[one.partition] for one in provable))
         origins = {str(one.partition) for one in provable}
-        searched = DeliveredSearch(self.kafka, self.channel, origins, self.most, now, passed).search(since)
+        searched = DeliveredSearch(self.kafka, self.channel, origins, self.most, now).search(since)
         self.gaps = [gap for gap in searched.unread if gap.topic not in self.trusted]
         delivered = set[str]().union(*searched.transactions.values())
         for one in provable:
-            self._conclude(described, one, halves[one.partition], delivered)
+            found = halves[one.partition]
+            one.halves, one.halves_found_delivered = len(found), sum(half.transaction_id in delivered for half in found)
+            half, op = first_checkpoint(found, delivered), OpCheckpoint(0, 0).encode(described.op.id, one.partition)
+            try:
+                text = half.encode(described.half.id, one.partition)
+            except CheckpointError:
+                one.why = "delivered and other halves alternate too often for one checkpoint"
+                continue
+            for name, offset, metadata in ((described.half.name, half.offset, text), (described.op.name, 0, op)):
+                self._checkpoints[name, one.partition] = TopicPartition(name, one.partition, offset, metadata)
 
     def _refusal(self, span: Span, discards: int | None) -> str | None:
         if discards is None:
@@ -106,23 +114,6 @@ class ChannelResumption:
                 "its discard partition was written to: what was dropped there is not distinct from what was delivered"
             )
         return None
-
-    def _conclude(
-        self, described: ChannelDescription, one: ResumedPartition, halves: Sequence[StoredHalf], delivered: set[str]
-    ) -> None:
-        one.halves, one.halves_found_delivered = len(halves), sum(half.transaction_id in delivered for half in halves)
-        half = first_checkpoint(halves, delivered)
-        try:
-            text = half.encode(described.half.id, one.partition)
-        except CheckpointError:
-            one.why = "delivered and other halves alternate too often for one checkpoint"
-            return
-        for topic, offset, metadata in (
-            (described.half, half.offset, text),
-            (described.op, 0, OpCheckpoint(0, 0).encode(described.op.id, one.partition)),
-        ):
-            place = (topic.name, one.partition)
-            self._checkpoints[place] = TopicPartition(*place, offset, metadata)
 
     @property
     def is_provable(self) -> bool:
@@ -249,19 +240,12 @@ RowIdentity = tuple[int, int, int]
 """Id, xid and start of a row."""
 
 
-class Rows(enum.StrEnum):
-    """What becomes of rows that may have been delivered."""
-
-    SKIP_DELIVERED = "skip delivered"
-    DELIVER_AGAIN = "deliver again"
-
-
 @dataclass
 class Resumption:
     """One halted source, and what is to become of it.
 
     Args:
-        rows: What becomes of rows that may have been delivered; None: nothing is decided, only looked.
+        skips: Whether delivered rows are deleted, or all are delivered again; None: nothing is decided, only looked.
         most: Records that are read of a real topic at most.
         trusted: Topics of which the operator declares that rows not found there were not delivered.
         back: Rows that have left the table before, and wait again.
@@ -273,7 +257,7 @@ class Resumption:
     dsn: str
     kafka: Mapping[str, str]
     channel: Channel
-    rows: Rows | None
+    skips: bool | None
     most: int
     trusted: frozenset[str] = frozenset()
 
@@ -288,13 +272,13 @@ class Resumption:
     deleted: int | None = None
     _came_back: int = 0
 
-    def find(self, passed: Callable[[int], None]) -> None:
+    def find(self) -> None:
         """Read the numbers, and search for delivered rows if these are to be skipped. Nothing is written."""
         with table_connection(self.source, self.names, self.dsn) as connection:
             since, now_ms = self._look(connection)
-            if self.repair.halted and not self.repair.refusal and self.rows is Rows.SKIP_DELIVERED:
+            if self.repair.halted and not self.repair.refusal and self.skips:
                 names = set[str]() if self.progress.lost else {self.source}  # it may have been delivered under another
-                search = DeliveredSearch(self.kafka, self.channel, names, self.most, now_ms, passed)
+                search = DeliveredSearch(self.kafka, self.channel, names, self.most, now_ms)
                 searched = search.search(since)
                 self.delivered = self._delivered(connection, searched)
                 self.gaps = [*self.gaps, *(gap for gap in searched.unread if gap.topic not in self.trusted)]
@@ -412,9 +396,9 @@ class Resumption:
             return self.repair.refusal
         if self.gaps:
             return _UNPROVED
-        if self.rows is None:
+        if self.skips is None:
             return "decide on the rows: --skip-delivered or --deliver-again"
-        if self.rows is Rows.DELIVER_AGAIN and self._came_back:
+        if not self.skips and self._came_back:
             return _NEVER_AGAIN
         is_known = self.progress.lost or self.delivered
         return NEW if is_foreign(self.progress, self.committed) and not is_known else ""
@@ -443,7 +427,7 @@ class Resumption:
             return
         verb, count = "will be" if self.deleted is None else "were", len(self._skipped)
         twice = "; those that were delivered before are delivered twice"
-        if self.rows is Rows.SKIP_DELIVERED:
+        if self.skips:
             yield f"{len(self.delivered)} rows, which are on their real topics, {verb} deleted"
             yield f"{len(self.back)} rows, which had left the table before, {verb} deleted" if self.back else ""
             twice = ""

@@ -89,7 +89,6 @@ class ChannelReader:
     kafka: Mapping[str, str]
     channel: ChannelDescription
     gathering: Gathering
-    passed: Callable[[int], None] = lambda _: None
     most: int = RECORDS
     unread: list[Gap] = field(default_factory=list)
 
@@ -115,7 +114,7 @@ class ChannelReader:
         if whole.stop < checkpoint.head:
             self._miss(number, whole.stop, checkpoint.head, "Kafka has lost records that it had acknowledged")
         for span, is_unsettled in unsettled_spans(whole, checkpoint):
-            for message in reader.read([span], self.passed):
+            for message in reader.read([span]):
                 offset = message.offset() or 0
                 if self.gathering.is_full(number):
                     place = f"{whole.topic}/{number}, offsets {offset} to {whole.stop}"
@@ -155,7 +154,7 @@ class ChannelReader:
             )
             for span in reader.since(topic, [number], since - SKEW_MS)
         ]
-        for message in reader.read(spans, self.passed):
+        for message in reader.read(spans):
             place = (message.offset() or 0, message.timestamp()[1])
             try:
                 entries = to_ops(message, verdict=message.topic() == verdict_topic)

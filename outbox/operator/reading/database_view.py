@@ -13,7 +13,6 @@ import psycopg
 
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.dsn import connection_problem
 from outbox._rules.callback_row import Row, read_row
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError, TableError
@@ -157,7 +156,8 @@ class DatabaseView:
     def _look(
         self, connection: psycopg.Connection[Any], today: str | None, requests: Sequence[CheckRequest]
     ) -> dict[str, DatabaseStatus]:
-        holders = _holders(connection)  # before the rows: who has committed since has one
+        locks = connection.execute(_HOLDERS).fetchall()  # before the rows: who has committed since has one
+        holders = {int.from_bytes((high << 32 | low).to_bytes(8), signed=True): pid for high, low, pid in locks}
         rows = self._read(connection, [request.transaction_id for request in requests])
         absent = [request for request in requests if request.transaction_id not in rows]
         purged = self._purged(connection, absent)  # after the rows: what has gone is below the watermark
@@ -194,13 +194,9 @@ class DatabaseView:
 
     @contextmanager
     def _connect(self, *, writes: bool) -> Iterator[psycopg.Connection[Any]]:
+        silence, dsn = f"database {self.name!r} does not answer", self._settings.connection_string()
         try:
-            connection = operator_session(self._settings.connection_string(), writes=writes)
-        except psycopg.Error as error:
-            reason = connection_problem(error, self._settings.connection_string())
-            raise ConfigurationError(f"database {self.name!r} does not answer: {reason}") from error
-        try:
-            with connection:
+            with operator_session(silence, dsn, writes=writes) as connection:
                 self._table.verify(connection)
                 yield connection
         except TableError as error:
@@ -228,9 +224,3 @@ def _watermark_key(request: CheckRequest) -> str:
 def _is_purged(request: CheckRequest, watermarks: Mapping[str, int]) -> bool:
     """Whether its row may have been purged: as the checker's own rule (R11)."""
     return watermarks.get(_watermark_key(request), 0) > request.last_offset
-
-
-def _holders(connection: psycopg.Connection[Any]) -> dict[int, int]:
-    """Process ids of the backends that hold advisory locks in this database, by the numbers of these."""
-    found = connection.execute(_HOLDERS).fetchall()
-    return {int.from_bytes((high << 32 | low).to_bytes(8, "big"), "big", signed=True): pid for high, low, pid in found}

@@ -1,7 +1,7 @@
 """Search real topics for rows or halves that were delivered. What is not read is never called absent."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client, describe_topics, end_offsets
 from outbox._kafka.consumed_records import headers_of
-from outbox._kafka.range_reader import Span, SpanReader
+from outbox._kafka.range_reader import SpanReader
 from outbox._rules.topic_description import TopicDescription
 from outbox.operator.reading.topic_walk import Walk
 from outbox.operator.state.coverage import Coverage, Gap
@@ -40,7 +40,6 @@ class DeliveredSearch(Coverage):
     origins: Collection[str]
     most: int
     now_ms: int
-    passed: Callable[[int], None]
     transactions: dict[int, set[str]] = field(default_factory=dict)
 
     def search(self, since_ms: Mapping[str, int]) -> Self:
@@ -53,24 +52,22 @@ class DeliveredSearch(Coverage):
         admin = admin_client(self.kafka)
         described = describe_topics(admin, names) if names else {}
         with SpanReader(self.kafka, self.channel.relay_group) as reader:
-            walk = Walk(reader, self, self.passed, self.most, "see --records")
+            walk = Walk(reader, self, self.most, "see --records")
             for name in names:
                 topic = described.get(name)
                 if gap := unprovable(name, topic):
                     self.unread.append(gap)
-                if topic is not None:
-                    walk.read(self._spans(reader, admin, topic, since_ms[name] - SKEW_MS), self._take)
+                if topic is None:
+                    continue
+                self._await_ends(admin, topic)
+                since = since_ms[name] - SKEW_MS
+                spans = reader.since(name, range(topic.partitions), since)
+                for span in spans:
+                    start = reader.whole(name, span.partition).start
+                    if may_be_removed(topic, start, span.start, since, self.now_ms):
+                        self.miss(f"{name}/{span.partition}", "retention may have removed records of its time", name)
+                walk.read(spans, self._take)
         return self
-
-    def _spans(self, reader: SpanReader, admin: AdminClient, topic: TopicDescription, since: int) -> list[Span]:
-        self._await_ends(admin, topic)
-        spans = reader.since(topic.name, range(topic.partitions), since)
-        for span in spans:
-            start = reader.whole(span.topic, span.partition).start
-            if may_be_removed(topic, start, span.start, since, self.now_ms):
-                why = "retention may have removed records of its time"
-                self.miss(f"{topic.name}/{span.partition}", why, topic.name)
-        return spans
 
     def _await_ends(self, admin: AdminClient, topic: TopicDescription) -> None:
         """Wait until no Kafka transaction is open on a topic: committed records behind one are not visible."""

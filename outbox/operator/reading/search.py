@@ -24,20 +24,17 @@ from outbox.operator.reading.delivered_search import SKEW_MS
 from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_view import ROWS, FoundRow, TableView, opened_table
 from outbox.operator.reading.topic_walk import Walk, place_of
-from outbox.operator.state.coverage import Coverage, FoundMessage, Standing
-from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, born_ms, needed
+from outbox.operator.state.coverage import Coverage
+from outbox.operator.state.story import EventKind, Findings, FoundMessage, Status, TimelineEvent, born_ms, needed
 from outbox.operator.state.unsettled_transactions import Half
 from outbox.protocol.discard import manifest_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import ANY_PARTITION
 from outbox.protocol.identifiers import message_id, started_us_of, xid_of
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, SERVICE_HEADER, TARGET_HEADER, Channel
-from outbox.protocol.op import NO_OFFSET, MisplacedOpError, OpEntry, OpKind, OpSource
+from outbox.protocol.op import NO_OFFSET, MisplacedOpError, OpKind
 from outbox.protocol.partitioner import partition_for_key
 from outbox.transaction import Outcome
-
-_Chosen = tuple[int, bytes | None]
-"""The partition that a message names, and its key."""
 
 
 def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, found: Findings) -> list[Row]:
@@ -131,7 +128,7 @@ class LocalSearch(NamedTuple):
         found.sources.add(source)
         if found.position in {None, row.id}:
             found.topics.add(row.topic)
-            found.since_ms = row.stamped_ms if found.since_ms is None else min(found.since_ms, row.stamped_ms)
+            found.stamped_ms = row.stamped_ms if found.stamped_ms is None else min(found.stamped_ms, row.stamped_ms)
 
 
 @dataclass
@@ -146,47 +143,45 @@ class TopicSearch:
     channel: ChannelDescription
     found: Findings
     since: int
-    passed: Callable[[int], None] = lambda _: None
     _place: Span | None = None  # where its halves are, by its row or an op
-    _targets: dict[str, dict[int, _Chosen]] = field(default_factory=dict)  # by topic and position
+    # by topic and position: the partition that a message names, and its key
+    _targets: dict[str, dict[int, tuple[int, bytes | None]]] = field(default_factory=dict)
     _real_since: int | None = None
     _lane: tuple[bytes | None, str, int] = (None, "", 0)  # ordering key, service and half partition
 
-    def topics(self, rows: Iterable[Row], more: Iterable[str] = ()) -> None:
-        """Read the channel's topics, and the real topics that its halves name.
+    def search(self, rows: Iterable[Row], more: Iterable[str]) -> None:
+        """Read the channel's topics, but for a transaction of table mode, and the real topics of its halves or rows.
 
         Args:
-            rows: Its rows, which name the place of its halves.
+            rows: Its callback rows, which name the place of its halves.
             more: Real topics to search, too: when the halves are gone, nothing else names them.
         """
         for row in rows:
-            self._know_row(row)
-        names, numbers = self.channel.channel, range(self.channel.partitions)
-        with SpanReader(self.kafka, names.relay_group) as reader:
-            walk = Walk(reader, self.found, self.passed)
-            for topic in (names.op_topic, names.verdict_topic):
-                walk.read(reader.since(topic, numbers, self.since), self._take_op, self._mentions)
-            walk.read(reader.since(names.discard_topic, numbers, self.since), self._take_discard, self._mentions)
-            walk.read(self._half_spans(reader), self._take_half, self._mentions)
-            for topic in more:
-                self._targets.setdefault(topic, {})
-            self.found.topics.update(self._targets)
-            for topic in self._targets:
+            if row.topic_id == self.channel.half.id:
+                self._know(row.partition, row.first_offset, row.last_offset)
+            else:
+                self.found.miss(f"half topic {row.topic_id}", "the row names it, and it is not the present one")
+        self._real_since = self.found.stamped_ms
+        with SpanReader(self.kafka, self.channel.channel.relay_group) as reader:
+            walk = Walk(reader, self.found)
+            if not self.found.is_of_rows:
+                self._read_channel(walk)
+            self.found.topics.update(self._targets, more)
+            for topic in sorted(self.found.topics):
                 self._read_real(walk, topic)
         key, service, partition = self._lane
         if key is not None and not self.found.of(EventKind.VISIBLE):
-            earlier = KeySearch(key, (), service, self.passed, searched=self.found.searched, unread=self.found.unread)
+            earlier = KeySearch(key, (), service, searched=self.found.searched, unread=self.found.unread)
             earlier.halves(self.kafka, self.channel, partition)
             own = (one.detail for one in earlier.found if one.id.startswith(self.found.transaction_id))
             self.found.behind = next(own, "")
 
-    def real_topics(self, more: Iterable[str] = ()) -> None:
-        """Read the real topics of its rows alone, and those that are named, for a transaction of table mode."""
-        self._real_since = self.found.since_ms
-        with SpanReader(self.kafka, self.channel.channel.relay_group) as reader:
-            walk = Walk(reader, self.found, self.passed)
-            for topic in sorted({*self.found.topics, *more}):
-                self._read_real(walk, topic)
+    def _read_channel(self, walk: Walk) -> None:
+        names, numbers, since = self.channel.channel, range(self.channel.partitions), walk.reader.since
+        for topic in (names.op_topic, names.verdict_topic):
+            walk.read(since(topic, numbers, self.since), self._take_op, self._mentions)
+        walk.read(since(names.discard_topic, numbers, self.since), self._take_discard, self._mentions)
+        walk.read(self._half_spans(walk.reader), self._take_half, self._mentions)
 
     def _half_spans(self, reader: SpanReader) -> list[Span]:
         """Where its halves are, if that is known; else all partitions, from the time on."""
@@ -206,7 +201,10 @@ class TopicSearch:
         since = self.since
         if self._real_since is not None:
             since = self._real_since - SKEW_MS
-        chosen = {_partition_of(*one, len(there)) for one in self._targets.get(topic, {}).values()}
+        chosen = {
+            named if named != ANY_PARTITION or key is None else partition_for_key(key, len(there))
+            for named, key in self._targets.get(topic, {}).values()
+        }
         first = sorted(chosen.intersection(there)) if ANY_PARTITION not in chosen else []
         for numbers in (first, [number for number in there if number not in first]):
             if numbers and not self._all_are_visible(topic):
@@ -227,12 +225,6 @@ class TopicSearch:
             return True
         return any(value is not None and id_ in value for _, value in headers_of(message))
 
-    def _know_row(self, row: Row) -> None:
-        if row.topic_id == self.channel.half.id:
-            self._know(row.partition, row.first_offset, row.last_offset)
-        else:
-            self.found.miss(f"half topic {row.topic_id}", "the row names it, and it is not the present one")
-
     def _know(self, partition: int, first: int, last: int) -> None:
         """Note that its halves are here."""
         if first > NO_OFFSET and self._place is None and partition < self.channel.partitions:
@@ -245,23 +237,21 @@ class TopicSearch:
             self._note(EventKind.OP, message, f"{error}: dropped")
             return
         for source, entry in entries:
-            if entry.transaction_id == self.found.transaction_id:
-                self._note_op(message, source, entry)
-
-    def _note_op(self, message: Message, source: OpSource, entry: OpEntry) -> None:
-        ours = (entry.topic_id, entry.partition) == (self.channel.half.id, message.partition())
-        words = [
-            f"{entry.kind.name} by {source}",
-            f"positions {entry.positions}",
-            *([f"check {entry.checks}"] if entry.checks else []),
-            *([] if ours else ["of another half topic or partition: dropped"]),
-            *([f"reason: {entry.reason}"] if entry.reason else []),
-        ]
-        kind = entry.kind if ours else None
-        counts = entry.positions if entry.kind is OpKind.COMMIT else None
-        self._note(EventKind.OP, message, "; ".join(words), kind=kind, counts=counts)
-        if ours and entry.kind is not OpKind.UNKNOWN:
-            self._know(entry.partition, entry.first_offset, entry.last_offset)
+            if entry.transaction_id != self.found.transaction_id:
+                continue
+            ours = (entry.topic_id, entry.partition) == (self.channel.half.id, message.partition())
+            words = (
+                f"{entry.kind.name} by {source}",
+                f"positions {entry.positions}",
+                f"check {entry.checks}" if entry.checks else "",
+                "" if ours else "of another half topic or partition: dropped",
+                f"reason: {entry.reason}" if entry.reason else "",
+            )
+            kind = entry.kind if ours else None
+            counts = entry.positions if entry.kind is OpKind.COMMIT else None
+            self._note(EventKind.OP, message, "; ".join(filter(None, words)), kind=kind, counts=counts)
+            if ours and entry.kind is not OpKind.UNKNOWN:
+                self._know(entry.partition, entry.first_offset, entry.last_offset)
 
     def _take_half(self, message: Message) -> None:
         half = to_half(message)
@@ -306,11 +296,6 @@ class TopicSearch:
         self.found.note(replace(event, **more))
 
 
-def _partition_of(named: int, key: bytes | None, partitions: int) -> int:
-    """Return the partition of a message; -1: it may be in any, as it names none and has no key."""
-    return named if named != ANY_PARTITION or key is None else partition_for_key(key, partitions)
-
-
 @dataclass
 class KeySearch(Coverage):
     """Searches for one key; collects what was found, what was read, and what was not.
@@ -324,7 +309,6 @@ class KeySearch(Coverage):
     key: bytes
     topics: Collection[str]
     service: str | None
-    passed: Callable[[int], None] = lambda _: None
     found: list[FoundMessage] = field(default_factory=list)
     rows: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     _first: dict[tuple[str, bytes | None, int], Half] = field(default_factory=dict)  # by service, ordering key, place
@@ -338,7 +322,7 @@ class KeySearch(Coverage):
         if ROWS in {len(waiting), len(discarded)}:
             self.miss(f"table source {source}", f"more than {ROWS} rows of this key")
         for row in (*waiting, *discarded):
-            standing = Standing.DISCARDED if row.at_ms else Standing.WAITING
+            standing = Status.DISCARDED if row.at_ms else Status.WAITING
             found = (row.message, row.topic, row.service, f"row {row.id} of table source {source}")
             if self._note(FoundMessage(standing, *found, row.started_us // 1_000, row.detail)):
                 self.rows[source].append(row.id)
@@ -349,7 +333,7 @@ class KeySearch(Coverage):
         numbers = set(only or range(channel.partitions))
         self.unread += (gap for gap in unread if gap.partition in numbers)
         with SpanReader(kafka, channel.channel.relay_group) as reader:
-            walk = Walk(reader, self, self.passed)
+            walk = Walk(reader, self)
             for number in progress.keys() & numbers:
                 whole = reader.whole(channel.half.name, number)
                 for span, is_unsettled in unsettled_spans(whole, progress[number].half):
@@ -359,7 +343,7 @@ class KeySearch(Coverage):
         """Search the halves that are not settled, and the discard topic."""
         self.halves(kafka, channel)
         with SpanReader(kafka, channel.channel.relay_group) as reader:
-            walk = Walk(reader, self, self.passed)
+            walk = Walk(reader, self)
             spans = [reader.whole(channel.channel.discard_topic, number) for number in range(channel.partitions)]
             dead: dict[bytes, FoundMessage] = {}
             walk.read(spans, partial(self._take_discarded, dead))
@@ -369,7 +353,7 @@ class KeySearch(Coverage):
     def real_topics(self, kafka: Mapping[str, str], group: str, since_ms: int) -> None:
         """Search the key's partition of each topic that was named, from a time on, ms since 1970."""
         with SpanReader(kafka, group) as reader:
-            walk = Walk(reader, self, self.passed)
+            walk = Walk(reader, self)
             for topic in sorted(self.topics):
                 if there := walk.partitions(topic):
                     number = partition_for_key(self.key, len(there))
@@ -389,7 +373,7 @@ class KeySearch(Coverage):
             is_behind = lane is not None and first.control.transaction_id != id_
             detail = f"behind {first.control.transaction_id}, since {utc(first.append_time)}" if is_behind else ""
             found = (message_id(id_, control.position), control.topic, control.service, place_of(message))
-            self._note(FoundMessage(Standing.UNSETTLED, *found, half.append_time, detail))
+            self._note(FoundMessage(Status.UNSETTLED, *found, half.append_time, detail))
 
     def _take_discarded(self, dead: dict[bytes, FoundMessage], message: Message) -> None:
         """Note a dead letter, or that it has left: its key is its message id."""
@@ -402,10 +386,10 @@ class KeySearch(Coverage):
                 headers = {name: (content or b"").decode(errors="replace") for name, content in envelope.headers}
                 topic, service = headers.get(TARGET_HEADER, "").rpartition(":")[0], headers.get(SERVICE_HEADER, "")
                 found = (place.decode(errors="replace"), topic, service, place_of(message), envelope.timestamp)
-                dead[place] = FoundMessage(Standing.DISCARDED, *found)
+                dead[place] = FoundMessage(Status.DISCARDED, *found)
 
     def _take_real(self, message: Message) -> None:
         if message.key() == self.key:
             id_ = (dict(headers_of(message)).get(MESSAGE_ID_HEADER) or b"").decode(errors="replace")
             found = (id_, message.topic() or "", "", place_of(message), message.timestamp()[1])
-            self.found.append(FoundMessage(Standing.DELIVERED, *found))
+            self.found.append(FoundMessage(Status.DELIVERED, *found))

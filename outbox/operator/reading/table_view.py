@@ -55,20 +55,27 @@ def refusal_to_write(dsn: str) -> str:
     return ""
 
 
-def operator_session(dsn: str, *, writes: bool) -> psycopg.Connection[Any]:
-    """Connect to a primary in autocommit; without `writes` the server sees to it that nothing is written."""
+def operator_session(silence: str, dsn: str, *, writes: bool) -> psycopg.Connection[Any]:
+    """Connect to a primary in autocommit; without `writes` the server sees to it that nothing is written.
+
+    Args:
+        silence: Beginning of the sentence that it does not answer.
+    """
     read_only = "" if writes else " -c default_transaction_read_only=on"
-    return connect_dsn(
-        dsn,
-        autocommit=True,
-        prepare_threshold=None,  # behind a pooler the next transaction may be on another server process
-        connect_timeout=CONNECT_SECONDS,
-        application_name="outbox-operator",
-        target_session_attrs="primary",
-        options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}{read_only}",
-        statement_seconds=STATEMENT_SECONDS,
-        tcp_user_timeout=10_000,
-    )
+    try:
+        return connect_dsn(
+            dsn,
+            autocommit=True,
+            prepare_threshold=None,  # behind a pooler the next transaction may be on another server process
+            connect_timeout=CONNECT_SECONDS,
+            application_name="outbox-operator",
+            target_session_attrs="primary",
+            options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}{read_only}",
+            statement_seconds=STATEMENT_SECONDS,
+            tcp_user_timeout=10_000,
+        )
+    except psycopg.Error as error:
+        raise DatabaseUnreachable(f"{silence}: {connection_problem(error, dsn)}") from error
 
 
 @contextmanager
@@ -81,12 +88,8 @@ def table_connection(
         writes: False: nothing is written, and the server sees to it.
         foreign: The foreign table that is delivered; None: a message table.
     """
-    try:
-        connection = operator_session(dsn, writes=writes)
-    except psycopg.Error as error:
-        problem = connection_problem(error, dsn)
-        raise DatabaseUnreachable(f"The database of table source {source} cannot be asked: {problem}") from error
-    with connection:
+    silence = f"The database of table source {source} cannot be asked"
+    with operator_session(silence, dsn, writes=writes) as connection:
         try:
             yield connection
         except psycopg.Error as error:

@@ -19,14 +19,12 @@ class Walk:
     """One search through topics.
 
     Args:
-        passed: Called with the number of records that were read, from time to time.
         most: Records that are read of a topic at most.
         narrower: What helps where there are more.
     """
 
     reader: SpanReader
     coverage: Coverage
-    passed: Callable[[int], None]
     most: int = RECORDS
     narrower: str = "narrow it with --since"
 
@@ -48,7 +46,7 @@ class Walk:
         allowed = cut_spans(spans, self.most)
         reached = {(span.topic, span.partition): span.start for span in allowed}
         broken_off = False
-        with closing(self.reader.read(allowed, self.passed)) as records:
+        with closing(self.reader.read(allowed)) as records:
             for message in records:
                 reached[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
                 if wants(message):

@@ -64,6 +64,7 @@ class ChannelState:
         refusing: Real topics of the listed transactions that take no messages.
         discarded: Transactions of halves that are discarded, by reason.
         members: How many relays and checkers serve it, by service; None: not known.
+        silence: Why Kafka was not asked; None: it was.
     """
 
     channel: str
@@ -79,6 +80,7 @@ class ChannelState:
     not_read: list[Gap] = field(default_factory=list)
     members: Mapping[str, int | None] = field(default_factory=dict)
     tables: list[SourceState] = field(default_factory=list)
+    silence: Exception | None = field(default=None, repr=False)
 
     def take(self, found: Gathering, limit: int) -> None:
         """Take what was gathered of halves, up to a limit: the largest sums, and the oldest transactions."""

@@ -1,6 +1,5 @@
 """What a search has found, has read, and has not: without the last, nothing is called absent. Pure."""
 
-import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -68,30 +67,3 @@ class Coverage:
         for span in read:
             yield f"  {span.topic}/{span.partition}: {span.from_offset} to {span.to_offset} of {span.end_offset}"
         yield from (f"not searched: {gap}" for gap in self.unread)
-
-
-class Standing(enum.StrEnum):
-    """Where a message is on its way."""
-
-    WAITING = "waiting"  # a row in the message table
-    UNSETTLED = "unsettled"  # a half that is undecided, or decided and not delivered yet
-    DISCARDED = "discarded"  # a dead letter, or parked
-    DELIVERED = "delivered"
-
-
-class FoundMessage(NamedTuple):
-    """A message of the key.
-
-    Args:
-        id: The message id, for `outbox trace`; empty: a record that no relay wrote.
-        service: Of its producer; empty: a record of a real topic does not have it.
-        time_ms: When its local transaction began, or the timestamp of its record, ms since 1970.
-    """
-
-    standing: Standing
-    id: str
-    topic: str
-    service: str
-    place: str
-    time_ms: int
-    detail: str = ""

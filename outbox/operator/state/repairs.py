@@ -77,13 +77,9 @@ def repair(source: str, name: str, progress: Progress, committed: Committed | No
         return Repair(halted, _OTHER_NAME)
     if committed is None:
         return Repair(halted, incarnation=progress.incarnation)
-    return Repair(halted, "", committed.batch, _warning(progress, committed), committed.nonce, committed.incarnation)
-
-
-def _warning(progress: Progress, committed: Committed) -> str:
-    if committed.batch >= progress.delivered:
-        return ""
-    return (
+    warning = (
         f"batches {committed.batch + 1} to {progress.delivered} were delivered, and Kafka does not have them: if it "
         "lost their messages, too, let the application publish them again, because their rows are deleted"
     )
+    lost = warning if committed.batch < progress.delivered else ""
+    return Repair(halted, "", committed.batch, lost, committed.nonce, committed.incarnation)

@@ -38,9 +38,6 @@ class EventKind(enum.StrEnum):
     VISIBLE = "visible"
 
 
-_ORDER = {what: number for number, what in enumerate(EventKind)}
-
-
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
     """Something that happened to a transaction.
@@ -69,7 +66,7 @@ class TimelineEvent:
 
 @dataclass
 class Findings(Coverage):
-    """What a search found of a transaction, where it looked, and where it did not.
+    """What a search found of a transaction, where it looked, and where it did not; and who has to go on with it.
 
     Args:
         position: The one message that is of interest; None: all.
@@ -77,8 +74,12 @@ class Findings(Coverage):
         outcomes: What message tables and Postgres have of a local transaction, by the table sources in whose databases
             it may have been; `NOT_FOUND`: nothing any more.
         backends: Process ids of the backends in which it is open, by source.
-        since_ms: The lowest timestamp of the records of its rows, ms since 1970; None: no row is left.
+        stamped_ms: The lowest timestamp of the records of its rows, ms since 1970; None: no row is left.
         behind: The first unsettled transaction of its ordering key, and since when; empty: itself, or none was found.
+        since_ms: Topics were searched from here on, ms since 1970.
+        members: How many relays and checkers serve the channel, by service; None: not known.
+        refusing: Real topics for which it waits.
+        silence: Why Kafka was not asked; None: it was.
     """
 
     transaction_id: str
@@ -89,9 +90,39 @@ class Findings(Coverage):
     sources: set[str] = field(default_factory=set)
     backends: dict[str, int] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
-    since_ms: int | None = None
+    stamped_ms: int | None = None
     delivered: set[int] = field(default_factory=set)
     behind: str = ""
+    channel: str = ""
+    since_ms: int = 0
+    members: Mapping[str, int | None] = field(default_factory=dict)
+    refusing: Sequence[TopicState] = ()
+    silence: Exception | None = None
+
+    @property
+    def conclusion(self) -> Conclusion:
+        return conclude(self)
+
+    @property
+    def needs_services(self) -> bool:
+        """Whether it is of halves, and a relay or a checker has to end it."""
+        return self.conclusion.state in _OF_SERVICES and not self.is_of_rows
+
+    def document(self) -> dict[str, Any]:
+        state, sentence = self.conclusion
+        return {
+            "channel": self.channel,
+            "transaction": self.transaction_id,
+            "position": self.position,
+            "state": state,
+            "conclusion": sentence,
+            "since_ms": self.since_ms,
+            "timeline": self.timeline(),
+            **self.covered(),
+            "members": self.members,
+            "refusing": self.refusing,
+            "behind": self.behind or None,
+        }
 
     @property
     def is_of_rows(self) -> bool:
@@ -121,14 +152,16 @@ class Findings(Coverage):
 
     def timeline(self) -> list[TimelineEvent]:
         """All events in the order of their times; those whose time is not known come last."""
+        order = list(EventKind).index
         return sorted(
-            self.events, key=lambda one: (one.time_ms is None, one.time_ms or 0, _ORDER[one.what], one.offset or 0)
+            self.events, key=lambda one: (one.time_ms is None, one.time_ms or 0, order(one.what), one.offset or 0)
         )
 
 
 class Status(enum.StrEnum):
-    """What became of a transaction, as far as was read."""
+    """What became of a transaction or a message, as far as was read."""
 
+    UNSETTLED = "unsettled"  # of a half: undecided, or decided and not delivered yet
     VISIBLE = "visible"
     PARTLY_VISIBLE = "partly visible"
     DISCARDED = "discarded"
@@ -144,6 +177,24 @@ class Status(enum.StrEnum):
     NOT_FOUND = "not found"
 
 
+class FoundMessage(NamedTuple):
+    """A message of the key.
+
+    Args:
+        id: The message id, for `outbox trace`; empty: a record that no relay wrote.
+        service: Of its producer; empty: a record of a real topic does not have it.
+        time_ms: When its local transaction began, or the timestamp of its record, ms since 1970.
+    """
+
+    standing: Status
+    id: str
+    topic: str
+    service: str
+    place: str
+    time_ms: int
+    detail: str = ""
+
+
 class Conclusion(NamedTuple):
     """What follows from the events, and from nothing else."""
 
@@ -153,48 +204,6 @@ class Conclusion(NamedTuple):
 
 _OF_SERVICES = {Status.COMMITTED, Status.UNDECIDED, Status.PARTLY_VISIBLE, Status.PARKED}
 """What a relay or a checker ends."""
-
-
-@dataclass
-class Story:
-    """What became of a transaction, and who has to go on with it.
-
-    Args:
-        since_ms: Topics were searched from here on, ms since 1970.
-        members: How many relays and checkers serve the channel, by service; None: not known.
-        refusing: Real topics for which it waits.
-    """
-
-    channel: str
-    found: Findings
-    since_ms: int
-    members: Mapping[str, int | None]
-    refusing: Sequence[TopicState] = ()
-
-    @property
-    def conclusion(self) -> Conclusion:
-        return conclude(self.found)
-
-    @property
-    def needs_services(self) -> bool:
-        """Whether it is of halves, and a relay or a checker has to end it."""
-        return self.conclusion.state in _OF_SERVICES and not self.found.is_of_rows
-
-    def document(self) -> dict[str, Any]:
-        state, sentence = self.conclusion
-        return {
-            "channel": self.channel,
-            "transaction": self.found.transaction_id,
-            "position": self.found.position,
-            "state": state,
-            "conclusion": sentence,
-            "since_ms": self.since_ms,
-            "timeline": self.found.timeline(),
-            **self.found.covered(),
-            "members": self.members,
-            "refusing": self.refusing,
-            "behind": self.found.behind or None,
-        }
 
 
 def conclude(found: Findings) -> Conclusion:

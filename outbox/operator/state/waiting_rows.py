@@ -22,9 +22,6 @@ class Waits(enum.StrEnum):
     NEXT = "NEXT"
 
 
-REFUSALS = frozenset({Waits.TOPIC_MISSING, Waits.NOT_AUTHORIZED, Waits.TOPIC_UNAVAILABLE, Waits.PARTITION_OUT_OF_RANGE})
-"""What a topic itself has against a row."""
-
 FIXES = {
     Waits.TOPIC_MISSING: "create the topic, or correct its name in the application; what waits goes by itself then",
     Waits.NOT_AUTHORIZED: "grant the right to the relay; if this client is not the relay's, run this as the relay",
@@ -96,7 +93,8 @@ class SourceWaits:
 
     @property
     def is_refused(self) -> bool:
-        return self.reason in REFUSALS
+        """Whether the topic itself refuses them."""
+        return self.reason in FIXES
 
 
 _Local = tuple[int, int, str]
@@ -131,27 +129,15 @@ def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState], now_ms
             refused[row.id] = why
     closed = {(row.xid, row.started_us, row.service) for row in rows if row.id in refused}
     behind = behind_those(keyed.keys(), closed, keyed.__getitem__)
-    return _sum(((row, *_reason(row, refused, closed, behind)) for row in rows), now_ms)
-
-
-def _reason(
-    row: WaitingRow, refused: Mapping[int, tuple[Waits, str]], closed: set[_Local], behind: set[_Local]
-) -> tuple[Waits, str]:
-    if row.id in refused:
-        return refused[row.id]
-    which = (row.xid, row.started_us, row.service)
-    why = Waits.SAME_TRANSACTION if which in closed else Waits.SAME_KEY if which in behind else Waits.NEXT
-    return why, DETAILS[why]
-
-
-def _sum(found: Iterable[tuple[WaitingRow, Waits, str]], now_ms: int) -> list[SourceWaits]:
     groups: defaultdict[tuple[str, Waits, str], list[WaitingRow]] = defaultdict(list)
-    for row, why, detail in found:
-        groups[row.topic, why, detail].append(row)
+    for row in rows:
+        which = (row.xid, row.started_us, row.service)
+        order = Waits.SAME_TRANSACTION if which in closed else Waits.SAME_KEY if which in behind else Waits.NEXT
+        groups[row.topic, *refused.get(row.id, (order, DETAILS[order]))].append(row)
     sums = [
         SourceWaits(
-            *of, len(rows), age_of(min(row.started_us for row in rows), now_ms), sorted({row.service for row in rows})
+            *of, len(some), age_of(min(row.started_us for row in some), now_ms), sorted({row.service for row in some})
         )
-        for of, rows in groups.items()
+        for of, some in groups.items()
     ]
     return sorted(sums, key=lambda one: (-one.age_ms, one.topic, one.reason))

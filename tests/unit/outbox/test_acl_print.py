@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from outbox._rules.role_rights import Kind, Operation, Right, Role
-from outbox.operator.commands.acl import app, formatted
+from outbox.operator.commands.acl import app, commands, fields
 
 WHO = "User:orders"
 RIGHTS = [
@@ -28,7 +28,7 @@ def called(*words: str) -> tuple[int, str]:
 
 def test_commands_of_kafkas_script_have_one_line_for_each_resource() -> None:
     head = ["--bootstrap-server", "$KAFKA", "--command-config", "$ADMIN", "--add", "--allow-principal", WHO]
-    lines = [shlex.split(line) for line in formatted(WHO, RIGHTS, as_json=False).splitlines()]
+    lines = [shlex.split(line) for line in commands(WHO, RIGHTS)]
     assert [line[1:8] for line in lines] == [head] * 5
     assert [" ".join(line[8:]) for line in lines] == [
         "--operation Read --operation DescribeConfigs --topic orders",
@@ -40,12 +40,12 @@ def test_commands_of_kafkas_script_have_one_line_for_each_resource() -> None:
 
 
 def test_principals_and_wildcards_are_quoted_for_the_shell() -> None:
-    text = formatted("User:CN=a b,O=$(x)", [Right(Kind.TOPIC, "*", Operation.READ)], as_json=False)
+    (text,) = commands("User:CN=a b,O=$(x)", [Right(Kind.TOPIC, "*", Operation.READ)])
     assert shlex.split(text)[7:] == ["User:CN=a b,O=$(x)", "--operation", "Read", "--topic", "*"]
 
 
 def test_json_has_each_right() -> None:
-    found = json.loads(formatted(WHO, RIGHTS, as_json=True))
+    found = [fields(WHO, right) for right in RIGHTS]
     assert found[2] == {
         "principal": WHO,
         "resource_type": "TOPIC",

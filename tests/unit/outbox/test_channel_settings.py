@@ -11,7 +11,7 @@ from outbox._service.settings import shared_admin
 from outbox._settings.declared import PostgresSettings
 from outbox._settings.layers import LayeredSettings, load_all, load_channel
 from outbox.errors import ConfigurationError
-from outbox.operator.settings import DoctorSettings, TableCommandSettings
+from outbox.operator.settings import DoctorSettings, OperatorSettings
 from outbox.settings import Settings
 from relay.settings import RelaySettings
 
@@ -110,14 +110,14 @@ def test_one_channel_can_be_chosen(where: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OUTBOX_BATCH_MESSAGES", "9")
     ((name, settings),) = load_all(RelaySettings, given).items()
     assert (name, settings.channel, settings.batch_messages) == ("", "team-a", 9)
-    assert TableCommandSettings(**given).kafka["sasl.username"] == "team-a"
+    assert OperatorSettings(**given).kafka["sasl.username"] == "team-a"
 
 
 def test_a_command_for_one_channel_needs_its_name() -> None:
     with pytest.raises(ConfigurationError, match=r"several channels: team-a, team-b\. Choose one of them with --chan"):
-        TableCommandSettings()
+        OperatorSettings()
     with pytest.raises(ConfigurationError, match=r"'team-c' is not in the file of OUTBOX_CONFIG, which has team-a, te"):
-        TableCommandSettings(channel="team-c")
+        OperatorSettings(channel="team-c")
     assert PostgresSettings().connection_string() == "postgresql://db/all"
 
 

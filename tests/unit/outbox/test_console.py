@@ -19,7 +19,7 @@ from outbox.operator.console import app, pages
 from outbox.operator.console.access import COOKIE, Access
 from outbox.operator.console.actions import Plan, Verb
 from outbox.operator.console.app import WebConsole
-from outbox.operator.settings import OperatorSettings, ResolveSettings
+from outbox.operator.settings import DecisionSettings, OperatorSettings
 from outbox.operator.state.channel_state import ChannelState, Condition, SourceState
 from outbox.operator.state.discarded import DiscardedTransaction
 
@@ -37,14 +37,14 @@ def site(monkeypatch: pytest.MonkeyPatch) -> None:
     dead = [DiscardedTransaction("id", "orders", "TOO_LARGE", HOSTILE, 1, 0)] * 3
     letters = SimpleNamespace(read=lambda: dead, unread=lambda: ["table source away"])
     monkeypatch.setattr(pages, "report_tables", lambda _: [source])
-    monkeypatch.setattr(views, "overview", lambda *_, **__: (state, None))
+    monkeypatch.setattr(views, "overview", lambda *_, **__: state)
     monkeypatch.setattr(pages, "Discards", lambda _: letters)
 
 
 def client(*, operator: bool = False, proxy: str = "", address: str = "10.0.0.9", key: str | None = None) -> TestClient:
     names: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:9", "channel": "shop"}
     access = Access(proxy, "anna")
-    decides = ResolveSettings({}, **names) if operator else None
+    decides = DecisionSettings({}, **names) if operator else None
     served = WebConsole(OperatorSettings({}, **names), decides, access).app()
     made = TestClient(served, client=(address, 1), follow_redirects=False)
     if not proxy:
@@ -110,13 +110,13 @@ def test_who_does_not_answer_is_named_beside_the_others(monkeypatch: pytest.Monk
     released, silent = threading.Event(), KafkaUnreachable("Kafka does not answer")
     monkeypatch.setattr(app, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(pages, "report_tables", lambda _: released.wait(30))
-    monkeypatch.setattr(views, "overview", lambda *_, **__: (None, silent))
+    monkeypatch.setattr(views, "overview", lambda *_, **__: ChannelState("shop", 0, silence=silent))
     try:
         text = client().get("/").text
     finally:
         released.set()
-    assert "not read: the databases of the table sources: no answer within 0 s" in text
-    assert "not read: Kafka: Kafka does not answer" in text
+    assert "not read: Table sources: no answer within 0 s" in text
+    assert "not read: Half mode: Kafka does not answer" in text
     assert "3 of orders" in text
 
 

@@ -131,7 +131,7 @@ def test_commands_warn_of_remote_servers(
     app: Typer, words: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connections themselves are not tried."""
-    monkeypatch.setattr(checks, "describe_channel", _dead)
+    monkeypatch.setattr(checks, "admin_client", _dead)
     monkeypatch.setattr(checks, "examine_sources", _nothing)
     monkeypatch.setattr(checks, "examine_databases", _nothing)
     monkeypatch.setattr(checker.self_check, "_database", lambda *_: Finding("database", "", "fine"))

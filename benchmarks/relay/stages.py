@@ -26,6 +26,7 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
+from outbox.protocol.record import Record
 from relay.delivery.delivery_telemetry import became_visible
 from relay.delivery.producer import SETTINGS
 from relay.delivery.rules.preflight import RealTopic
@@ -166,8 +167,13 @@ def _run_window(watch: Stopwatch, producer: Producer, rows: Sequence[Row]) -> No
     messages = watch.time("measure", lambda: transactions_of(rows))
     watch.time("name", lambda: (columns(rows), tuple(map(id_of, rows))))
     made = watch.time("make", lambda: list(records(rows, messages, "shop")))
-    watch.time("produce", lambda: [produce(producer, record) for record in made])
+    watch.time("produce", lambda: _hand_over(producer, made))
     watch.time("measure", lambda: _measured(rows))
+
+
+def _hand_over(producer: Producer, made: Iterable[Record]) -> None:
+    for record in made:
+        produce(producer, record)
 
 
 def _measured(rows: Sequence[Row]) -> None:

@@ -112,12 +112,6 @@ def test_missing_jars_are_fetched_once_and_then_only_checked(tmp_path: Path, rep
     assert not seen
 
 
-def test_only_what_is_missing_is_asked_for(tmp_path: Path, repository: Repository) -> None:
-    fetch(lock_of(tmp_path, LAMP), cache=tmp_path / "jars")
-    fetch(lock_of(tmp_path, LAMP, BULB), cache=tmp_path / "jars")
-    assert repository.asked == [f"/{LAMP.repository_path}", f"/{BULB.repository_path}"]
-
-
 def test_a_jar_with_the_wrong_checksum_is_refused_and_not_kept(tmp_path: Path, repository: Repository) -> None:
     lock = lock_of(tmp_path, LAMP)
     repository.publish(LAMP, b"not the lamp")

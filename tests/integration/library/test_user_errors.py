@@ -300,6 +300,10 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         lambda: TransactionalProducer(HalfOutbox("orders", KAFKA), _Listener(), KAFKA),
         "Give either an outbox, or a service and settings",
     ),
+    "channel twice": (
+        lambda: TransactionalProducer(HalfOutbox("orders", KAFKA), _Listener(), channel="other"),
+        "Give either an outbox, or a service and settings",
+    ),
     "consumer group": (lambda: Inbox(""), "Use 1 to "),
     "no message id": (lambda: Inbox("g").once(WRONG, ""), "a message id has 1 to "),
     "record of no outbox": (

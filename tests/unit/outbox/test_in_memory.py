@@ -17,7 +17,6 @@ from outbox.errors import TransactionFenced, TransactionsRejected, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage
-from outbox.transaction import Outcome
 from outbox.transactional_producer import TransactionalProducer
 from tests.support.listeners import Scripted
 
@@ -239,16 +238,6 @@ def test_a_transactional_producer_with_a_session(engine: Engine) -> None:
     assert [message.message_id for message in outbox.published] == [result.message_id]
     with pytest.raises(UsageError, match="has no Kafka"):
         producer.send_message_in_transaction(MESSAGE)
-
-
-def test_who_asks_for_the_outcome_of_an_open_transaction_fences_it(engine: Engine) -> None:
-    outbox = InMemoryHalfOutbox()
-    with Session(engine) as session:
-        receipt = outbox.publish(session, MESSAGE)
-        assert outbox.outcome(receipt.transaction_id, engine) is Outcome.ROLLED_BACK
-        with pytest.raises(TransactionFenced):
-            session.commit()
-    assert outbox.published == []
 
 
 class _Ears(NoRecorder):

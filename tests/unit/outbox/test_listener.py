@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outbox import HalfOutbox, Message, MessageRefused
+from outbox import Message, MessageRefused
 from outbox._half.check_server import MAX_REASON, Question, read_question
 from outbox.errors import UsageError
 from outbox.listener import HalfMessage, TransactionListener
@@ -170,14 +170,6 @@ def test_a_listener_must_have_both_methods() -> None:
 def test_a_producer_without_a_listener_is_refused() -> None:
     with pytest.raises(UsageError, match="TransactionListener"):
         TransactionalProducer("orders", None, {"bootstrap.servers": "127.0.0.1:1"})  # type: ignore[arg-type]  # as above
-
-
-def test_an_outbox_brings_its_own_settings() -> None:
-    with HalfOutbox("orders", {"bootstrap.servers": "127.0.0.1:1"}) as outbox:
-        with pytest.raises(UsageError, match="own settings"):
-            TransactionalProducer(outbox, Scripted(), {"bootstrap.servers": "127.0.0.1:1"})
-        with pytest.raises(UsageError, match="own settings"):
-            TransactionalProducer(outbox, Scripted(), channel="other")
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5, 3_600])

@@ -30,9 +30,11 @@ def test_message_id_of_each_client_is_read(record: Any) -> None:
 
 
 @pytest.mark.parametrize("headers", [None, (), (("outbox-id", b"a"), ("outbox-id", b"b"))])
-def test_attribute_record_without_one_id_is_refused(headers: tuple[tuple[str, bytes]] | None) -> None:
-    with pytest.raises(UsageError, match=rf"record orders/3/7 has {len(headers or ())} headers 'outbox-id', not one"):
-        message_id_of(attributes(headers))
+def test_record_without_one_id_is_refused(headers: tuple[tuple[str, bytes]] | None) -> None:
+    record: Any
+    for record in (attributes(headers), Message("orders", 3, 7, headers=list(headers or ()))):
+        with pytest.raises(UsageError, match=rf"orders/3/7 has {len(headers or ())} headers 'outbox-id', not one"):
+            message_id_of(record)
 
 
 @pytest.mark.parametrize("value", [None, b"", "", 7, b"\xff", b"x" * 256, b"a\0"])
@@ -45,3 +47,9 @@ def test_attribute_record_with_malformed_id_is_refused(value: object) -> None:
 def test_object_without_headers_is_refused(given: Any) -> None:
     with pytest.raises(UsageError, match=rf"{type(given).__name__} has no headers: give once\(\) the record"):
         message_id_of(given)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 256])
+def test_text_of_another_length_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=f"1 to 255 characters, this one has {len(text)}"):
+        message_id_of(text)

@@ -2,9 +2,6 @@
 
 import psycopg
 import pytest
-from confluent_kafka import Message
-from sqlalchemy import create_engine
-from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from outbox._postgres.callback_table import CallbackTable
@@ -19,10 +16,6 @@ from outbox.operator.commands.table import app
 from outbox.settings import TableNames
 
 NAMES = TableNames("shop", "our")
-
-
-def record(*headers: tuple[str, bytes | None]) -> Message:
-    return Message("orders", 2, 7, headers=list(headers))
 
 
 def test_every_statement_ends_with_a_semicolon_and_says_one_thing() -> None:
@@ -166,26 +159,6 @@ def test_ddl_makes_the_tables_of_the_sink_for_who_asks_for_them() -> None:
 def test_a_consumer_group_has_a_name(service: str) -> None:
     with pytest.raises(ConfigurationError, match="Consumer group"):
         Inbox(service)
-
-
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        (record(), "record orders/2/7 has 0 headers 'outbox-id'"),
-        (record(("type", b"created")), "record orders/2/7 has 0 headers 'outbox-id'"),
-        (record(("outbox-id", b"a"), ("outbox-id", b"b")), "record orders/2/7 has 2 headers 'outbox-id'"),
-        (record(("outbox-id", None)), "of record orders/2/7 is not a message id"),
-        (record(("outbox-id", b"")), "of record orders/2/7 is not a message id"),
-        (record(("outbox-id", b"\xff")), "of record orders/2/7 is not a message id"),
-        ("", "1 to 255 characters, this one has 0"),
-        ("x" * 256, "1 to 255 characters, this one has 256"),
-    ],
-)
-def test_what_has_no_message_id_is_refused(message: Message | str, expected: str) -> None:
-    """Before the database is asked anything."""
-    session = Session(create_engine("postgresql+psycopg://nowhere.invalid/x"))
-    with pytest.raises(UsageError, match=expected):
-        Inbox("billing").once(session, message)
 
 
 def test_an_inbox_shows_its_service_and_table() -> None:

@@ -13,10 +13,10 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from outbox._postgres.libpq import missing_libpq
+from outbox._postgres.psycopg_package import missing_libpq
 
 if TYPE_CHECKING:
-    from outbox.async_outbox import AsyncHalfOutbox as AsyncHalfOutbox
+    from outbox.async_half_outbox import AsyncHalfOutbox as AsyncHalfOutbox
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
     from outbox.errors import MessageRefused, OutboxError, RetryableError
     from outbox.half_outbox import HalfOutbox
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from outbox.transaction import Receipt
 
 _HOMES = {
-    "AsyncHalfOutbox": "outbox.async_outbox",
+    "AsyncHalfOutbox": "outbox.async_half_outbox",
     "AsyncOutbox": "outbox.async_outbox",
     "HalfOutbox": "outbox.half_outbox",
     "Inbox": "outbox.inbox",
@@ -44,6 +44,9 @@ _HOMES = {
     "ddl": "outbox.migration",
 }
 """The module of each public name, imported at its first use: services share this package and need little of it."""
+
+_EXTRAS = {"AsyncHalfOutbox": "asyncio,half", "AsyncOutbox": "asyncio", "HalfOutbox": "half"}
+"""What brings the packages that a name needs."""
 
 __all__ = [
     "HalfOutbox",
@@ -70,13 +73,11 @@ def __getattr__(name: str) -> object:
     try:
         found: object = getattr(import_module(home), name)
     except ImportError as error:
-        if why := missing_libpq():
-            raise ImportError(why) from None
-        if home != "outbox.async_outbox":
+        if not (extras := _EXTRAS.get(name)):
             raise
-        raise ImportError(
-            f"{name} needs greenlet: pip install 'kafka-transactional-outbox[asyncio]' ({error})"
-        ) from error
+        why = missing_libpq() if "half" in extras else None
+        install = f"{name} needs an extra: pip install 'kafka-transactional-outbox[{extras}]' ({error})"
+        raise ImportError(why or install) from error
     globals()[name] = found
     return found
 

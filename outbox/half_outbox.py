@@ -36,8 +36,8 @@ class HalfOutboxOptions(OutboxOptions, total=False):
 class HalfOutbox(Publishing[HalfPublisher]):
     """Publishes messages with local transactions through half messages in Kafka; no body passes the database.
 
-    One object serves a whole process: threads may share it. It connects at the first publication. Close it, or use it
-    as a context manager, so that op markers are flushed. They are also flushed at exit.
+    It needs the extra `half`. One object serves a whole process: threads may share it. It connects at the first
+    publication. Close it, or use it as a context manager, so that op markers are flushed, which exit also does.
 
     Args:
         name: Name of the service; all its processes have the same one, which never changes.

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.orm import Session, scoped_session
 
+from outbox._consume.record_id import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
 from outbox._consume.trial import Ended
-from outbox._kafka.consumed_records import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.table_errors import sqlstate_of
 from outbox._table.insert_connection import DbapiConnection, insert_connection

@@ -1,21 +1,19 @@
 """Publish objects instead of bytes: a real topic with the serializers of its keys and values.
 
-A serializer is one of confluent-kafka (`confluent_kafka.serialization.Serializer`): a callable that takes an object and
-a `SerializationContext` and returns bytes, or None for a null. It may add headers through the context. The extra
-`schema-registry` adds Avro, Protobuf and JSON Schema with Schema Registry.
+A serializer is one of confluent-kafka (`confluent_kafka.serialization.Serializer`), or any callable that takes an
+object and a `SerializationContext` and returns bytes, or None for a null. It may add headers through the context. The
+extra `schema-registry` adds Avro, Protobuf and JSON Schema with Schema Registry.
 """
 
 import datetime as dt
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError, Serializer
-
-from outbox.errors import MessageRefused, UsageError
+from outbox.errors import MessageRefused, OutboxError, UsageError
 from outbox.message import HeadersInput, Message
 from outbox.protocol.half import ANY_PARTITION, Header
 
@@ -23,8 +21,22 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
-Serialize = Callable[[T, SerializationContext], bytes | None]
+Serialize = Callable[[T, Any], bytes | None]
 """A serializer of confluent-kafka, or a function with the same parameters."""
+
+
+@dataclass
+class SerializationContext:
+    """What a serializer is given besides an object; it has the attributes of confluent-kafka's.
+
+    Args:
+        field: `key` or `value`.
+        headers: The message's headers. A serializer may add to them, or replace them.
+    """
+
+    topic: str
+    field: str
+    headers: Any
 
 
 def to_json(value: Any) -> object:
@@ -47,11 +59,11 @@ def to_json(value: Any) -> object:
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-class _UnserializableError(SerializationError):
-    """A serialization error whose text contains no payload."""
+class SerializationError(OutboxError):
+    """An object cannot be serialized. The text contains no payload."""
 
 
-class JsonSerializer(Serializer):
+class JsonSerializer:
     """Serializes objects as compact JSON in UTF-8; refuses NaN and infinities, which JSON lacks.
 
     Args:
@@ -70,7 +82,7 @@ class JsonSerializer(Serializer):
             ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=self._replace
         ).encode
 
-    def __call__(self, obj: object, ctx: SerializationContext | None = None) -> bytes | None:
+    def __call__(self, obj: object, ctx: object = None) -> bytes | None:
         """Return the object as JSON; None for None, a tombstone.
 
         Raises:
@@ -82,22 +94,22 @@ class JsonSerializer(Serializer):
         try:
             return self._encode(obj).encode()
         except UnicodeEncodeError:
-            raise _UnserializableError("it contains text that is not valid UTF-8 (lone surrogate)") from None
+            raise SerializationError("it contains text that is not valid UTF-8 (lone surrogate)") from None
         except RecursionError:
-            raise _UnserializableError("it is nested too deeply") from None
+            raise SerializationError("it is nested too deeply") from None
         except TypeError as error:
-            raise _UnserializableError(str(error)) from None  # for a mapping's key; the text names its type only
+            raise SerializationError(str(error)) from None  # for a mapping's key; the text names its type only
         except ValueError:
-            raise _UnserializableError("it contains NaN, an infinity, or a reference to itself") from None
+            raise SerializationError("it contains NaN, an infinity, or a reference to itself") from None
 
     def _replace(self, value: object) -> object:
         try:
             return self._default(value)
         except Exception:  # noqa: BLE001 - the function is the application's; the text may show the value
-            raise _UnserializableError(f"it contains an object of type {type(value).__name__}") from None
+            raise SerializationError(f"it contains an object of type {type(value).__name__}") from None
 
 
-def as_bytes(obj: object, ctx: SerializationContext | None = None) -> bytes | None:
+def as_bytes(obj: object, ctx: object = None) -> bytes | None:
     """Return bytes unchanged, and text, an int or a UUID as text in UTF-8: the default serializer of keys.
 
     Raises:
@@ -108,7 +120,7 @@ def as_bytes(obj: object, ctx: SerializationContext | None = None) -> bytes | No
         return obj
     if isinstance(obj, str | int | UUID) and not isinstance(obj, bool):
         return str(obj).encode()
-    raise _UnserializableError("only bytes, text, int and UUID need no serializer; pass a serializer to TypedTopic")
+    raise SerializationError("only bytes, text, int and UUID need no serializer; pass a serializer to TypedTopic")
 
 
 class TypedTopic(Generic[K, V]):
@@ -174,9 +186,9 @@ class TypedTopic(Generic[K, V]):
         """
         # The checks of a message run before a serializer registers a schema.
         plain = Message(self.name, None, None, headers, partition, timestamp, check_immunity, not_before)
-        context = SerializationContext(self.name, MessageField.KEY, [*plain.header_list(), *self._type_of(value)])
+        context = SerializationContext(self.name, "key", [*plain.header_list(), *self._type_of(value)])
         key_bytes = self._serialize(self._key, key, context)
-        context.field = MessageField.VALUE
+        context.field = "value"
         value_bytes = self._serialize(self._value, value, context)
         return replace(plain, value=value_bytes, key=key_bytes, headers=_headers(context))
 
@@ -216,7 +228,7 @@ def _headers(context: SerializationContext) -> list[Header]:
 
 def _reason(error: Exception) -> str:
     """Describe an error without showing any payload."""
-    if isinstance(error, _UnserializableError):
+    if isinstance(error, SerializationError):
         return str(error.args[0])
     if type(error).__name__ == "SchemaRegistryError":  # of an extra; its text is about schemas only
         return f"the schema registry answered: {error}"

@@ -27,7 +27,8 @@ from outbox._postgres.table_contract import require_contract
 from outbox._postgres.table_errors import explained
 from outbox._publish.acceptance import refuse_internal
 from outbox._security.secret_files import read_secret
-from outbox._table.row_writer import CopyConnection, RowCopy
+from outbox._table.psycopg_connection import PsycopgConnection
+from outbox._table.row_writer import RowCopy
 from outbox._table.table_publisher import why_not
 from outbox.errors import ConfigurationError, MessageRefused, TableError
 from outbox.message import Message
@@ -94,7 +95,7 @@ class Sink:
             for batch in batches:
                 parts = _parts(batch, self._part)
                 messages = self._messages(batch.select([name for name in batch.schema.names if name in COLUMNS]))
-                copied = CopyConnection(connection).copy(copy.text, copy.pieces(messages, parts))
+                copied = PsycopgConnection(connection).copy(copy.text, copy.pieces(messages, parts))
                 if copied != len(messages):
                     raise TableError(f"{copied} of {len(messages)} rows were staged: a trigger drops rows. Remove it.")
                 rows += copied

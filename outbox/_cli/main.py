@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from outbox._postgres.libpq import missing_libpq
+from outbox._postgres.psycopg_package import missing_libpq
 
 _FAILED = 1
 

@@ -12,8 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+try:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+    from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+except ModuleNotFoundError as error:
+    raise ImportError("Inbox.run_async() needs an extra: pip install 'kafka-transactional-outbox[aiokafka]'") from error
 
 from outbox._consume.trial import Trial, described
 from outbox.errors import ConfigurationError

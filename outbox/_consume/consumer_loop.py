@@ -11,7 +11,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message
+try:
+    from confluent_kafka import Consumer, KafkaException, Message
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "Inbox.run() needs an extra: pip install 'kafka-transactional-outbox[confluent-kafka]'"
+    ) from error
 
 from outbox._consume.trial import Place, Trial, described
 from outbox._kafka.client_log import logged

@@ -7,10 +7,10 @@ import socket
 from dataclasses import dataclass, field
 from typing import Final
 
-import psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
+from outbox._postgres.psycopg_package import is_psycopg
 from outbox._postgres.table_errors import sqlstate_of
 from outbox.errors import UsageError
 from outbox.protocol.half import Header
@@ -101,7 +101,7 @@ def passes_by_itself(error: BaseException) -> bool:
     if (state := sqlstate_of(error)) is not None:
         return state.startswith(_PASSING_CLASSES) and state != _QUERY_CANCELED
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    return lost or isinstance(getattr(error, "orig", error), psycopg.OperationalError | psycopg.InterfaceError)
+    return lost or is_psycopg(getattr(error, "orig", error), "OperationalError", "InterfaceError")
 
 
 def described(error: BaseException) -> str:

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, LiteralString, NamedTuple, Protocol
 
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
@@ -20,10 +19,11 @@ from outbox._postgres.table_errors import explained
 from outbox._publish.acceptance import MAX_MESSAGES
 from outbox._publish.local_connection import LocalConnection, local_connection
 from outbox._publish.own_transaction import Savepoints, core_savepoint, own_transaction
-from outbox._publish.publisher import SessionParticipant, Starter
+from outbox._publish.publisher import SessionParticipant
 from outbox._publish.session_connection import BindArguments, plain_session, writing_connection
 from outbox._publish.sqlalchemy_session import (
     PublishedTransaction,
+    Starter,
     innermost_savepoint,
     observed_transaction,
     publish,
@@ -54,8 +54,8 @@ _READ: LiteralString = (
     "SELECT state, (SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until')"
     " FROM {transaction} WHERE transaction_id = %s"
 )
-_BEGIN = sql.SQL("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-_COMMIT = sql.SQL("COMMIT")
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_COMMIT = "COMMIT"
 _NO_TOPIC = str(uuid.UUID(int=0))
 
 

@@ -21,7 +21,6 @@ from typing import LiteralString
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import sql
 
 from outbox._failpoints import failpoint
 from outbox._half.draft import Draft, refuse
@@ -47,8 +46,8 @@ log = logging.getLogger("outbox")
 _NOT_REPLICATED = "01000"
 """SQLSTATE of the notice "canceling wait for synchronous replication": committed, but not replicated (R5)."""
 
-_SYNCHRONOUS = sql.SQL("SET LOCAL synchronous_commit = on")
-_MARK = sql.SQL("SELECT set_config('outbox.transaction', %s, true)")
+_SYNCHRONOUS = "SET LOCAL synchronous_commit = on"
+_MARK = "SELECT set_config('outbox.transaction', %s, true)"
 _ASYNCHRONOUS = frozenset({"off", "local"})
 _LOCK_FREE_HALVES = 16
 """Up to this many halves are sent before the advisory lock is taken."""
@@ -224,8 +223,7 @@ class Seal:
         """Take the advisory lock; return the incarnation of the database, and its server."""
         statement = self._table.open_statement
         if eager:
-            lease = sql.Literal(int(self._settings.eager_idle_timeout_seconds * 1000))
-            statement += sql.SQL(_LEASE).format(lease=lease)
+            statement += _LEASE.format(lease=int(self._settings.eager_idle_timeout_seconds * 1000))
         with explained(self._table.names.schema, self._table.names.meta):
             row = self._connection.execute(statement, (lock_number(self.transaction_id),)).row
         if row is None or row[1] is None:

@@ -5,19 +5,18 @@ The committed row under the unique transaction id is the decision (R1); everythi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
-import psycopg
-from psycopg import sql
-
-from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
+from outbox._postgres.ddl import Grant, Tables, identifier, literal, missing_rights, written
 from outbox._postgres.table_contract import BOUNDS, Places, Table, breaches
 from outbox.errors import TableError
 from outbox.protocol.identifiers import created_ms
 from outbox.protocol.positions import Positions
 from outbox.settings import TableNames
+
+if TYPE_CHECKING:  # as in `ddl`
+    import psycopg
 
 SCHEMA_VERSION = "1"
 
@@ -130,42 +129,29 @@ class CallbackRow:
 class CallbackTable(Tables):
     """Statements on the callback tables under given names."""
 
+    _text = _DDL
+
     def __init__(self, names: TableNames) -> None:
         self.names = names
-        self._names: dict[str, sql.Composable] = {
-            "transaction": sql.Identifier(names.schema, names.transaction),
-            "meta": sql.Identifier(names.schema, names.meta),
-            "fence": sql.Identifier(names.schema, names.fence),
+        self._names = {
+            "transaction": identifier(names.schema, names.transaction),
+            "meta": identifier(names.schema, names.meta),
+            "fence": identifier(names.schema, names.fence),
+            "quoted": literal(identifier(names.schema, names.transaction)),
+            "version": SCHEMA_VERSION,
+            "storage": _STORAGE,
+            "bounds": BOUNDS[Table.CALLBACK],
         }
-        parts: Mapping[str, LiteralString] = {"incarnation": _INCARNATION, "server": _SERVER}
-        self._names |= {name: sql.SQL(text).format(**self._names) for name, text in parts.items()}
+        parts = {"incarnation": _INCARNATION, "server": _SERVER}
+        self._names |= {name: self.compose(text) for name, text in parts.items()}
         self.open_statement = self.compose(_OPEN)
         self.insert_statement = self.compose(_INSERT)
         self.find_statement = self.compose(_FIND)
-
-    def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with the tables' names in place, and `{incarnation}` and `{server}`."""
-        return sql.SQL(text).format(**self._names)
 
     @property
     def full_name(self) -> str:
         """Return the callback table's schema and name, as SQL writes them."""
         return written(self.names.schema, self.names.transaction)
-
-    def statements(self) -> list[sql.Composed]:
-        """Return the statements that make the tables, and their schema if there is none; running them again is safe."""
-        texts = {
-            "version": sql.SQL(SCHEMA_VERSION),
-            "storage": sql.SQL(_STORAGE),
-            "quoted": sql.Literal(f'"{self.names.schema}"."{self.names.transaction}"'),
-            "bounds": sql.SQL(BOUNDS[Table.CALLBACK]),
-        }
-        tables = [statement.format(**self._names, **texts) for statement in split(_DDL)]
-        return [create_schema(self.names.schema), *tables]
-
-    def drop_statements(self) -> list[sql.Composed]:
-        """Return the statement that drops the tables, and with them the decisions on all that is open."""
-        return [drop_tables(self.names.schema, (self.names.transaction, self.names.meta, self.names.fence))]
 
     def application_grant(self, role: str) -> Grant:
         """Return what the library's statements need: the seal inserts and reads the row, and reads the incarnation."""
@@ -196,11 +182,9 @@ class CallbackTable(Tables):
 
     def _meta_problems(self, connection: psycopg.Connection[Any]) -> list[str]:
         name = written(self.names.schema, self.names.meta)
-        try:
-            rows = connection.execute(self.compose("SELECT key, value FROM {meta}")).fetchall()
-        except psycopg.errors.InsufficientPrivilege:
-            return []  # `missing_rights()` reports it
-        found = dict(rows)
+        if missing_rights(connection, self.names.schema, {self.names.meta: ("SELECT",)}):
+            return []  # who asks for all rights reports it
+        found = dict(connection.execute(self.compose("SELECT key, value FROM {meta}")).fetchall())
         if "incarnation" not in found:
             return [f"table {name} has no incarnation: run `outbox table create`"]
         if found.get("schema_version") != SCHEMA_VERSION:

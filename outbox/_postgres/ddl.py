@@ -1,14 +1,17 @@
-"""What the tables' DDL is made of: statements that run one by one or are printed, and the rights of a role."""
+"""What the tables' DDL is made of: quoted names, statements that run or are printed, and the rights of a role."""
+
+from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString
-
-import psycopg
-from psycopg import sql
+from typing import TYPE_CHECKING, Any, LiteralString
 
 from outbox.errors import ConfigurationError, TableError
+from outbox.settings import TableNames
+
+if TYPE_CHECKING:  # who publishes through another driver does not need it
+    import psycopg
 
 Rights = Mapping[str, Sequence[LiteralString]]
 """Privileges by table name."""
@@ -37,87 +40,100 @@ class Grant:
                 f"role {self.role!r} cannot get rights: name one role, at most 63 bytes, not public"
             )
 
-    def statements(self) -> list[sql.Composed]:
-        schema, role = sql.Identifier(self.schema), sql.Identifier(self.role)
+    def statements(self) -> list[str]:
+        role = identifier(self.role)
         return [
-            sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, role),
+            f"GRANT USAGE ON SCHEMA {identifier(self.schema)} TO {role}",
             *(
-                sql.SQL("GRANT {} ON {} TO {}").format(
-                    sql.SQL(", ").join(sql.SQL(privilege) for privilege in privileges),
-                    sql.Identifier(self.schema, table),
-                    role,
-                )
+                f"GRANT {', '.join(privileges)} ON {identifier(self.schema, table)} TO {role}"
                 for table, privileges in self.rights.items()
             ),
         ]
 
 
+def identifier(*names: str) -> str:
+    """Return a name in quotes; of several names, such as schema and table, the qualified one."""
+    return ".".join('"{}"'.format(_without_nul(name).replace('"', '""')) for name in names)
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL has it, whatever `standard_conforming_strings` is."""
+    quoted = "'{}'".format(_without_nul(text).replace("'", "''"))
+    return " E" + quoted.replace("\\", "\\\\") if "\\" in quoted else quoted
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ConfigurationError(f"{text!r} has a NUL, at which Postgres would cut it. Remove it.")
+    return text
+
+
 def written(*names: str) -> str:
     """Return a name as SQL writes it, for people: its parts are quoted where they must be."""
-    return ".".join(name if _PLAIN.fullmatch(name) else sql.Identifier(name).as_string() for name in names)
+    return ".".join(name if _PLAIN.fullmatch(name) else identifier(name) for name in names)
 
 
-def all_statements(grants: Iterable[Grant]) -> list[sql.Composed]:
-    return [statement for grant in grants for statement in grant.statements()]
-
-
-def create_schema(schema: str) -> sql.Composed:
+def create_schema(schema: str) -> str:
     """Make a schema if there is none: CREATE SCHEMA IF NOT EXISTS needs the right to create one where it exists."""
-    return sql.SQL(_CREATE_SCHEMA).format(quoted=sql.Literal(f'"{schema}"'), schema=sql.Identifier(schema))
+    return _CREATE_SCHEMA.format(quoted=literal(identifier(schema)), schema=identifier(schema))
 
 
-def drop_tables(schema: str, tables: Iterable[str]) -> sql.Composed:
-    names = sql.SQL(", ").join(sql.Identifier(schema, table) for table in tables)
-    return sql.SQL("DROP TABLE IF EXISTS {}").format(names)
-
-
-def split(text: LiteralString) -> list[sql.SQL]:
+def split(text: LiteralString) -> list[str]:
     """Return the single statements of a text in which each ends with a semicolon and a line break."""
-    return [sql.SQL(statement) for statement in text.strip().removesuffix(";").split(";\n")]
+    return text.strip().removesuffix(";").split(";\n")
 
 
-def script(statements: Iterable[sql.Composable]) -> str:
+def script(statements: Iterable[str]) -> str:
     """Return the statements as text for `psql`, or for a migration of one's own."""
-    return "".join(f"{statement.as_string()};\n" for statement in statements)
-
-
-def run(
-    connection: psycopg.Connection[Any],
-    statements: Iterable[sql.Composed],
-    grants: Sequence[Grant],
-    command: LiteralString,
-) -> None:
-    """Create tables and grant privileges on them, in one transaction."""
-    try:
-        with connection.transaction():
-            for statement in (*statements, *all_statements(grants)):
-                connection.execute(statement)
-            for grant in grants:
-                _require(connection, grant)
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise TableError(
-            f"role {connection.info.user} may not create the tables ({error.diag.message_primary}): "
-            f"let a role that may run `outbox {command}`, or the SQL of its `--print-sql`"
-        ) from error
-    except psycopg.errors.UndefinedObject as error:
-        raise TableError(f"{error.diag.message_primary}: create it first, then run this again") from error
+    return "".join(f"{statement};\n" for statement in statements)
 
 
 class Tables:
     """Tables that are made together, by statements that may run again."""
 
-    statements: Callable[..., list[sql.Composed]]
-    """The statements, and that which makes their schema if there is none."""
+    names: TableNames
     command: LiteralString = "table create"
     """Of `outbox`, which makes them."""
+    _text: LiteralString
+    _names: dict[str, str]
 
-    def ddl(self, grants: Iterable[Grant] = (), **options: Any) -> str:
+    @property
+    def places(self) -> Mapping[Any, tuple[str, str]]:
+        """Return schema and name of each."""
+        raise NotImplementedError
+
+    def statements(self) -> list[str]:
+        """Return the statements that make the tables, and their schema if there is none."""
+        return [create_schema(self.names.schema), *map(self.compose, split(self._text))]
+
+    def drop_statements(self) -> list[str]:
+        """Return the statements that drop the tables, with all that waits or is decided in them."""
+        return [f"DROP TABLE IF EXISTS {', '.join(identifier(*place) for place in self.places.values())}"]
+
+    def compose(self, text: LiteralString) -> str:
+        """Return a statement with the tables' names in place of `{message}` and so on, and SQL of other such parts."""
+        return text.format(**self._names)
+
+    def ddl(self, grants: Iterable[Grant] = ()) -> str:
         """Return the SQL that makes the tables and gives rights on them; running it again is safe."""
-        return script([*self.statements(**options), *all_statements(grants)])
+        return script([*self.statements(), *(statement for grant in grants for statement in grant.statements())])
 
-    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = (), **options: Any) -> None:
-        """Make the tables in one transaction, and their schema if there is none."""
-        run(connection, self.statements(**options), list(grants), self.command)
+    def create(self, connection: psycopg.Connection[Any], grants: Sequence[Grant] = ()) -> None:
+        """Make the tables and give rights on them in one transaction, and their schema if there is none."""
+        from psycopg.errors import InsufficientPrivilege, UndefinedObject  # noqa: PLC0415 - as above
+
+        try:
+            with connection.transaction():
+                connection.execute(self.ddl(grants), prepare=False)  # several statements
+                for grant in grants:
+                    _require(connection, grant)
+        except InsufficientPrivilege as error:
+            raise TableError(
+                f"role {connection.info.user} may not create the tables ({error.diag.message_primary}): "
+                f"let a role that may run `outbox {self.command}`, or the SQL of its `--print-sql`"
+            ) from error
+        except UndefinedObject as error:
+            raise TableError(f"{error.diag.message_primary}: create it first, then run this again") from error
 
 
 def _require(connection: psycopg.Connection[Any], grant: Grant) -> None:
@@ -148,7 +164,7 @@ def missing_rights(
         (privilege, written(schema, table))
         for table, privilege in wanted
         if connection.execute(
-            "SELECT has_table_privilege(to_regclass(%s), %s)", (f'"{schema}"."{table}"', privilege)
+            "SELECT has_table_privilege(to_regclass(%s), %s)", (identifier(schema, table), privilege)
         ).fetchone()
         != (True,)
     ]

@@ -2,8 +2,7 @@
 
 from typing import LiteralString
 
-from psycopg import sql
-
+from outbox._postgres.ddl import identifier
 from outbox.settings import TableNames
 
 AT_ONCE = 100
@@ -25,10 +24,10 @@ _COUNT: LiteralString = (
 )
 
 
-def by_age(names: TableNames) -> tuple[sql.Composed, sql.Composed]:
+def by_age(names: TableNames) -> tuple[str, str]:
     """Return what deletes those older than `keep_ms`, and what counts all and these, up to 10,000.
 
     The former looks for `rows` of them, deletes also what was discarded in the same moments, and returns how many went.
     """
-    parts = {"discarded": sql.Identifier(names.schema, names.discarded), "old": sql.SQL(_OLD)}
-    return sql.SQL(_DELETE_OLD).format(**parts), sql.SQL(_COUNT).format(**parts)
+    parts = {"discarded": identifier(names.schema, names.discarded), "old": _OLD}
+    return _DELETE_OLD.format(**parts), _COUNT.format(**parts)

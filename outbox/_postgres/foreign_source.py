@@ -2,9 +2,7 @@
 
 from typing import LiteralString
 
-from psycopg import sql
-
-from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
+from outbox._postgres.ddl import Grant, Tables, identifier, written
 from outbox._postgres.table_contract import Places, Table
 from outbox._rules.foreign_layout import QualifiedName
 from outbox.settings import TableNames
@@ -48,24 +46,22 @@ class ForeignSource(Tables):
         names: Schema and name prefix of the source table and of the table of discarded rows.
     """
 
+    _text = _DDL
+
     def __init__(self, names: TableNames, table: QualifiedName) -> None:
         names.check_foreign(*table)
         self.names = names
         self.table = table
         self._names = {
-            "source": sql.Identifier(names.schema, names.source),
-            "discarded": sql.Identifier(names.schema, names.discarded),
-            "index": sql.Identifier(f"{names.discarded}_row"),
-            "age_index": sql.Identifier(f"{names.discarded}_age"),
-            "rows": sql.SQL("unnest(b.ids) AS r (id)"),
-            "transactions": sql.SQL("CAST('{}' AS text[])"),
-            "missing": sql.SQL("0"),
-            "lost": sql.SQL("false"),
+            "source": identifier(names.schema, names.source),
+            "discarded": identifier(names.schema, names.discarded),
+            "index": identifier(f"{names.discarded}_row"),
+            "age_index": identifier(f"{names.discarded}_age"),
+            "rows": "unnest(b.ids) AS r (id)",
+            "transactions": "CAST('{}' AS text[])",
+            "missing": "0",
+            "lost": "false",
         }
-
-    def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with names in place of `{message}` and so on, and SQL of `{started}` and the like."""
-        return sql.SQL(text).format(**self._names)
 
     @property
     def full_name(self) -> str:
@@ -91,16 +87,9 @@ class ForeignSource(Tables):
             Table.FOREIGN_DISCARDED: (names.schema, names.discarded),
         }
 
-    def statements(self) -> list[sql.Composed]:
-        """Return the statements that make both tables, and the schema if there is none; running them again is safe."""
-        return [
-            create_schema(self.names.schema),
-            *(statement.format(**self._names) for statement in split(_DDL)),
-        ]
-
-    def drop_statements(self) -> list[sql.Composed]:
-        """Return the statements that drop both tables; the foreign table remains."""
-        return [drop_tables(self.names.schema, (self.names.discarded, self.names.source))]
+    def drop_statements(self) -> list[str]:
+        """Return the statement that drops both tables; the foreign table remains."""
+        return [self.compose("DROP TABLE IF EXISTS {discarded}, {source}")]
 
     def relay_grants(self, role: str, mark: str = "") -> list[Grant]:
         """Return what the relay needs, on the foreign table too.
@@ -109,7 +98,7 @@ class ForeignSource(Tables):
             mark: Column that is set after the delivery; empty: rows are deleted.
         """
         ours = {self.names.discarded: ("SELECT", "INSERT", "DELETE"), self.names.source: ("SELECT", "INSERT", "UPDATE")}
-        settle = sql.SQL("UPDATE ({})").format(sql.Identifier(mark)).as_string() if mark else "DELETE"
+        settle = f"UPDATE ({identifier(mark)})" if mark else "DELETE"
         return [
             Grant(self.names.schema, role, ours),
             Grant(self.table.schema, role, {self.table.table: ("SELECT", settle)}),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from psycopg import sql
-
-from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
+from outbox._postgres.ddl import Grant, Tables, identifier, written
 from outbox._postgres.table_contract import Places, Table
 from outbox.settings import TableNames
 
@@ -35,39 +33,28 @@ class InboxTable(Tables):
     """DDL and insertion of the inbox table."""
 
     command = "table create --inbox"
+    _text = _DDL
 
     def __init__(self, names: TableNames) -> None:
-        self.schema = names.schema
-        self.name = names.inbox
-        self._names = {
-            "inbox": sql.Identifier(self.schema, self.name),
-            "index": sql.Identifier(f"{self.name}_time"),
-        }
+        self.names = names
+        self._names = {"inbox": identifier(names.schema, names.inbox), "index": identifier(f"{names.inbox}_time")}
 
     @property
     def full_name(self) -> str:
         """Return schema and name, as SQL writes them."""
-        return written(self.schema, self.name)
+        return written(self.names.schema, self.names.inbox)
 
     @property
     def places(self) -> Places:
-        return {Table.INBOX: (self.schema, self.name)}
+        return {Table.INBOX: (self.names.schema, self.names.inbox)}
 
     def once_statements(self, group: LiteralString, id_: LiteralString) -> list[str]:
         """Return what remembers a message, with a row if it is new, and what looks for it.
 
         Both take a driver's placeholders, for UTF-8 in hexadecimal.
         """
-        given = {"group": sql.SQL(_TEXT).format(sql.SQL(group)), "id": sql.SQL(_TEXT).format(sql.SQL(id_))}
-        return [sql.SQL(one).format(**self._names, **given).as_string() for one in (_INSERT, _FIND)]
-
-    def statements(self) -> list[sql.Composed]:
-        """Return the statements that make the table, and its schema if there is none; running them again is safe."""
-        return [create_schema(self.schema), *(statement.format(**self._names) for statement in split(_DDL))]
-
-    def drop_statements(self) -> list[sql.Composed]:
-        """Return the statement that drops the table: every message that comes again is then taken for new."""
-        return [drop_tables(self.schema, (self.name,))]
+        given = {"group": _TEXT.format(group), "id": _TEXT.format(id_)}
+        return [one.format(**self._names, **given) for one in (_INSERT, _FIND)]
 
     def consumer_grant(self, role: str) -> Grant:
-        return Grant(self.schema, role, {self.name: ("SELECT", "INSERT")})
+        return Grant(self.names.schema, role, {self.names.inbox: ("SELECT", "INSERT")})

@@ -11,9 +11,7 @@ wait for their time have one: such a row would be copied twice, and hold up othe
 
 from typing import LiteralString
 
-from psycopg import sql
-
-from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
+from outbox._postgres.ddl import Grant, Tables, identifier, written
 from outbox._postgres.publish_function import STARTED_US, TRANSACTION_ID, publish_statement
 from outbox._postgres.source_statements import COUNTED
 from outbox._postgres.table_contract import BOUNDS, Places, Table
@@ -245,42 +243,45 @@ _TOAST: LiteralString = (
 class MessageTable(Tables):
     """DDL and rights of the message table, and of what belongs to it."""
 
+    _text = _DDL
+
     def __init__(self, names: TableNames) -> None:
         self.names = names
-        self._names: dict[str, sql.Composable] = {
-            "message": sql.Identifier(names.schema, names.message),
-            "scheduled": sql.Identifier(names.schema, names.scheduled),
-            "discarded": sql.Identifier(names.schema, names.discarded),
-            "delivered": sql.Identifier(names.schema, names.delivered),
-            "source": sql.Identifier(names.schema, names.source),
-            "sequence": sql.Identifier(names.schema, names.message_sequence),
-            "publish": sql.Identifier(names.schema, names.publish_function),
-            "index": sql.Identifier(f"{names.message}_xid"),
-            "scheduled_index": sql.Identifier(f"{names.scheduled}_time"),
-            "scheduled_part": sql.Identifier(f"{names.scheduled}_part"),
-            "discarded_index": sql.Identifier(f"{names.discarded}_key"),
-            "discarded_age": sql.Identifier(f"{names.discarded}_age"),
-            "delivered_index": sql.Identifier(f"{names.delivered}_xid"),
-            "start": sql.SQL(_START),
-            "started": sql.SQL(STARTED_US.replace("created_at", _START)),
-            "age": sql.SQL(AGE),
-            "bytes": sql.SQL(_BYTES),
-            "bounded": sql.SQL(_BOUNDED).format(),
-            "transaction_id": sql.SQL(TRANSACTION_ID.replace("created_at", _START)),
-            "known": sql.SQL(_KNOWN),
-            "rows": sql.SQL(_ROWS),
-            "batch": sql.SQL(_BATCH),
-            "named": sql.SQL(_NAMED),
-            "same": sql.SQL(_SAME),
-            "counted": sql.SQL(COUNTED),
+        self._names = {
+            "message": identifier(names.schema, names.message),
+            "scheduled": identifier(names.schema, names.scheduled),
+            "discarded": identifier(names.schema, names.discarded),
+            "delivered": identifier(names.schema, names.delivered),
+            "source": identifier(names.schema, names.source),
+            "sequence": identifier(names.schema, names.message_sequence),
+            "publish": identifier(names.schema, names.publish_function),
+            "index": identifier(f"{names.message}_xid"),
+            "scheduled_index": identifier(f"{names.scheduled}_time"),
+            "scheduled_part": identifier(f"{names.scheduled}_part"),
+            "discarded_index": identifier(f"{names.discarded}_key"),
+            "discarded_age": identifier(f"{names.discarded}_age"),
+            "delivered_index": identifier(f"{names.delivered}_xid"),
+            "start": _START,
+            "started": STARTED_US.replace("created_at", _START),
+            "age": AGE,
+            "bytes": _BYTES,
+            "bounded": _BOUNDED.format(),
+            "transaction_id": TRANSACTION_ID.replace("created_at", _START),
+            "known": _KNOWN,
+            "rows": _ROWS,
+            "batch": _BATCH,
+            "named": _NAMED,
+            "same": _SAME,
+            "counted": COUNTED,
+            "content": _COLUMNS,
+            "storage": _STORAGE,
+            "toast": _TOAST,
+            "uncompressed": _UNCOMPRESSED,
+            "bounds": BOUNDS[Table.SCHEDULED],
         }
         parts = {"evidence": _EVIDENCE, "gone": _GONE, "transactions": _TRANSACTIONS, "missing": _MISSING}
         parts |= {"lost": _LOST, "left": _LEFT}
-        self._names |= {name: sql.SQL(text).format(**self._names) for name, text in parts.items()}
-
-    def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with names in place of `{message}` and so on, and SQL of `{started}` and the like."""
-        return sql.SQL(text).format(**self._names)
+        self._names |= {name: self.compose(text) for name, text in parts.items()}
 
     @property
     def full_name(self) -> str:
@@ -299,25 +300,15 @@ class MessageTable(Tables):
         }
         return {table: (names.schema, name) for table, name in tables.items()}
 
-    def statements(self) -> list[sql.Composed]:
-        """Return the statements that make all of it, and the schema if there is none; running them again is safe."""
+    def statements(self) -> list[str]:
+        """Return also the one that makes the function."""
         names = self.names
-        texts = {"storage": _STORAGE, "toast": _TOAST, "uncompressed": _UNCOMPRESSED, "content": _COLUMNS}
-        texts["bounds"] = BOUNDS[Table.SCHEDULED]
-        parts = {name: sql.SQL(text) for name, text in texts.items()}
-        return [
-            create_schema(names.schema),
-            *(statement.format(**self._names, **parts) for statement in split(_DDL)),
-            publish_statement((names.schema, names.publish_function), (names.schema, names.message)),
-        ]
+        function = publish_statement((names.schema, names.publish_function), (names.schema, names.message))
+        return [*super().statements(), function]
 
-    def drop_statements(self) -> list[sql.Composed]:
-        """Return the statements that drop all of it, and with it every message that waits."""
-        names = self.names
-        return [
-            sql.SQL("DROP FUNCTION IF EXISTS {}").format(self._names["publish"]),
-            drop_tables(names.schema, (names.message, names.scheduled, names.discarded, names.delivered, names.source)),
-        ]
+    def drop_statements(self) -> list[str]:
+        """Return also the one that drops the function."""
+        return [self.compose("DROP FUNCTION IF EXISTS {publish}"), *super().drop_statements()]
 
     def application_grant(self, role: str) -> Grant:
         """Return what an application needs to publish, and to learn the outcome of a transaction.

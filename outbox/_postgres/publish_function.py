@@ -1,9 +1,13 @@
 """`outbox_publish()`, by which any program publishes with SQL: its DDL, and whether it is as it was made (R75, R78)."""
 
-from typing import Any, LiteralString
+from __future__ import annotations
 
-import psycopg
-from psycopg import sql
+from typing import TYPE_CHECKING, Any, LiteralString
+
+from outbox._postgres.ddl import identifier
+
+if TYPE_CHECKING:  # as in `ddl`
+    import psycopg
 
 STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
 """Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""
@@ -40,24 +44,22 @@ _DDL: LiteralString = (
     " RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog AS $${body}$$"
 )
 _IS_OURS: LiteralString = (
-    "SELECT NOT p.proisstrict AND l.lanname = 'plpgsql' AND p.proconfig = '{{search_path=pg_catalog}}'"
+    "SELECT NOT p.proisstrict AND l.lanname = 'plpgsql' AND p.proconfig = '{search_path=pg_catalog}'"
     " AND replace(p.prosrc, E'\\r', '') = %s FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang"
     " WHERE p.oid = to_regprocedure(%s)"
 )
 
 
-def publish_statement(function: tuple[str, str], message: tuple[str, str]) -> sql.Composed:
+def publish_statement(function: tuple[str, str], message: tuple[str, str]) -> str:
     """Return the statement that makes the function, by the names of function and message table."""
-    return sql.SQL(_DDL).format(function=sql.Identifier(*function), body=_body(message))
+    return _DDL.format(function=identifier(*function), body=_body(message))
 
 
 def is_altered(connection: psycopg.Connection[Any], function: tuple[str, str], message: tuple[str, str]) -> bool:
     """Return whether the function is there and is not as it was made: it would not insert what it is given."""
-    place = f"{sql.Identifier(*function).as_string()}(text, text, text, text, jsonb, integer)"
-    parameters = (_body(message).as_string(), place)
-    return connection.execute(sql.SQL(_IS_OURS).format(), parameters).fetchone() not in {None, (True,)}
+    place = f"{identifier(*function)}(text, text, text, text, jsonb, integer)"
+    return connection.execute(_IS_OURS, (_body(message), place)).fetchone() not in {None, (True,)}
 
 
-def _body(message: tuple[str, str]) -> sql.Composed:
-    names = {"message": sql.Identifier(*message), "transaction_id": sql.SQL(TRANSACTION_ID)}
-    return sql.SQL(_BODY).format(**names)
+def _body(message: tuple[str, str]) -> str:
+    return _BODY.format(message=identifier(*message), transaction_id=TRANSACTION_ID)

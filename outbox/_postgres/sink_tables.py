@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import LiteralString
 
-from psycopg import sql
-
-from outbox._postgres.ddl import Grant, Tables, drop_tables
+from outbox._postgres.ddl import Grant, Tables, identifier, split
 from outbox._postgres.message_table import INSERT_RIGHT
 from outbox._postgres.table_contract import Places, Table
 from outbox.settings import TableNames
@@ -82,25 +80,22 @@ class SinkTables(Tables):
 
     def __init__(self, names: TableNames) -> None:
         self.names = names
-
-    def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with names in place of `{staged}` and so on."""
-        names = self.names
-        tables = {"staged": names.staged, "batch": names.sink, "message": names.message}
-        found = {name: sql.Identifier(names.schema, table) for name, table in tables.items()}
-        return sql.SQL(text).format(**found, index=sql.Identifier(f"{names.staged}_at"), columns=sql.SQL(_COLUMNS))
+        self._names = {
+            "staged": identifier(names.schema, names.staged),
+            "batch": identifier(names.schema, names.sink),
+            "message": identifier(names.schema, names.message),
+            "index": identifier(f"{names.staged}_at"),
+            "columns": _COLUMNS,
+        }
 
     @property
     def places(self) -> Places:
         schema = self.names.schema
         return {Table.STAGED: (schema, self.names.staged), Table.SINK: (schema, self.names.sink)}
 
-    def statements(self) -> list[sql.Composed]:
+    def statements(self) -> list[str]:
         """Return the statements that make both tables; running them again is safe."""
-        return [self.compose(statement) for statement in _DDL.strip().removesuffix(";").split(";\n")]
-
-    def drop_statements(self) -> list[sql.Composed]:
-        return [drop_tables(self.names.schema, (self.names.staged, self.names.sink))]
+        return [*map(self.compose, split(_DDL))]
 
     def executor_grant(self, role: str) -> Grant:
         """Return what tasks need. They can neither read nor delete rows, or publish any."""

@@ -3,20 +3,18 @@
 import re
 from typing import LiteralString, NamedTuple, Self
 
-import psycopg
-
 # The owner's advisory lock has two numbers: those of one number belong to the transactions of half mode.
 TRY_OWN: LiteralString = (
     "SELECT pg_try_advisory_lock(1869967458, CAST(CAST(CAST(%s AS regclass) AS oid)::bigint - 2147483648 AS integer))"
 )
-"""Takes the owner's lock for the session without waiting; the parameter is `source_name()`."""
+"""Takes the owner's lock for the session without waiting; the parameter is its table's name in quotes."""
 
 OWNS: LiteralString = (
     "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND granted"
     " AND objsubid = 2 AND classid = 1869967458"
     " AND objid::bigint = (CAST(CAST(%s AS regclass) AS oid)::bigint + 2147483648) %% 4294967296)"
 )
-"""Returns whether this session has the owner's lock; the parameter is `source_name()`."""
+"""Returns whether this session has the owner's lock; the parameter is its table's name in quotes."""
 
 OWNER: LiteralString = (
     "SELECT l.pid, host(a.client_addr), a.usename,"
@@ -28,7 +26,7 @@ OWNER: LiteralString = (
     " AND l.classid = 1869967458"
     " AND l.objid::bigint = (CAST(CAST(%(source)s AS regclass) AS oid)::bigint + 2147483648) %% 4294967296"
 )
-"""The session that holds the owner's lock, an `Owner`; the parameter `source` is `source_name()`."""
+"""The session that holds the owner's lock, an `Owner`; the parameter `source` is its table's name in quotes."""
 
 STATEMENT_SECONDS = 60
 """How long the server lets a statement of a relay or an operator take."""
@@ -75,9 +73,9 @@ class Counts(NamedTuple):
     is_set: int = 1  # whether the progress is what was to be written
 
     @classmethod
-    def of(cls, error: psycopg.errors.InvalidTextRepresentation) -> Self | None:
+    def of(cls, error: Exception) -> Self | None:
         """Return what an error of `COUNTED` has counted; None: it is another error."""
-        found = _COUNTS.search(error.diag.message_primary or "")
+        found = _COUNTS.search(str(error))
         return cls(*map(int, found.groups())) if found else None
 
     def __str__(self) -> str:
@@ -94,11 +92,6 @@ class Counts(NamedTuple):
             f"{counted}. Nothing was written. A trigger, a rule or row security keeps rows where they are, or rows "
             "were deleted by hand, or their ids were restarted, or a discarded row is there already."
         )
-
-
-def source_name(schema: str, table: str) -> str:
-    """Return the name of a source table as `regclass` takes it."""
-    return f'"{schema}"."{table}"'
 
 
 class Owner(NamedTuple):

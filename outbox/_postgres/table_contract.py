@@ -9,15 +9,15 @@ import enum
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString, NamedTuple
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
-import psycopg
-from psycopg import sql
-
-from outbox._postgres.ddl import may_use_schema, written
+from outbox._postgres.ddl import identifier, may_use_schema, written
 from outbox._postgres.publish_function import is_altered
 from outbox.errors import TableError
 from outbox.settings import TableNames
+
+if TYPE_CHECKING:  # as in `ddl`
+    import psycopg
 
 
 class Table(enum.StrEnum):
@@ -427,7 +427,7 @@ CONTRACT = (
 
 def exists(connection: psycopg.Connection[Any], place: tuple[str, str]) -> bool:
     """Return whether there is a table of a schema and a name."""
-    return connection.execute("SELECT to_regclass(%s) IS NOT NULL", (_quoted(place),)).fetchone() == (True,)
+    return connection.execute("SELECT to_regclass(%s) IS NOT NULL", (identifier(*place),)).fetchone() == (True,)
 
 
 def breaches(connection: psycopg.Connection[Any], places: Places) -> list[Breach]:
@@ -441,7 +441,7 @@ def breaches(connection: psycopg.Connection[Any], places: Places) -> list[Breach
             name, user = written(schema), written(connection.info.user)
             problem = f"role {user} may not use schema {name}"
             return [Breach(problem, "its tables cannot be read", f"GRANT USAGE ON SCHEMA {name} TO {user}")]
-    rows = connection.execute(_FACTS, {"places": [*map(_quoted, places.values())]}).fetchall()
+    rows = connection.execute(_FACTS, {"places": [identifier(*place) for place in places.values()]}).fetchall()
     found = zip(places.items(), (Facts(*row) for row in rows), strict=True)
     return [breach for (table, place), facts in found for breach in _breaches(connection, table, place, facts)]
 
@@ -472,17 +472,12 @@ def _breaches(
 def _is_restarted(connection: psycopg.Connection[Any], place: tuple[str, str], facts: Facts) -> bool:
     """Return whether ids are above their sequence; not for a role that may not read it, which delivers nothing."""
     sequence, source = (str(facts.sequence_schema), str(facts.sequence)), (place[0], _names(place).source)
-    if connection.execute(_MAY_READ, ([*map(_quoted, (place, sequence, source))],)).fetchone() != (True,):
+    places = {"table": identifier(*place), "sequence": identifier(*sequence), "source": identifier(*source)}
+    if connection.execute(_MAY_READ, ([*places.values()],)).fetchone() != (True,):
         return False
-    places = {"table": place, "sequence": sequence, "source": source}
-    statement = sql.SQL(_RESTARTED).format(**{name: sql.Identifier(*where) for name, where in places.items()})
-    return connection.execute(statement).fetchone() == (True,)
+    return connection.execute(_RESTARTED.format(**places)).fetchone() == (True,)
 
 
 def _names(place: tuple[str, str]) -> TableNames:
     """Return the names of the tables beside one."""
     return TableNames(place[0], place[1].rpartition("_")[0])
-
-
-def _quoted(place: tuple[str, str]) -> str:
-    return sql.Identifier(*place).as_string()

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psycopg
-
 from outbox._postgres.ddl import written
 from outbox.errors import TableError
 from outbox.settings import TableNames
@@ -31,7 +29,7 @@ def explained(schema: str, table: str, right: str = APPLICATION) -> Iterator[Non
     """Run statements on a table of the project; see `explanation_of`."""
     try:
         yield
-    except psycopg.Error as error:
+    except Exception as error:
         if (explanation := explanation_of(error, schema, table, right)) is not None:
             raise explanation from error
         raise
@@ -68,13 +66,13 @@ def explanation_of(error: BaseException, schema: str, table: str, right: str = A
         )
     if state != _NO_RIGHT:
         return None
-    what = error.diag.message_primary if isinstance(error, psycopg.Error) else f"permission denied for {table}"
+    what = getattr(getattr(error, "diag", None), "message_primary", None) or f"permission denied for {table}"
     if _field_of(error, "R", "source_function", "server_source_function") in _POLICY_ROUTINES:
         return TableError(
             f"row security hides rows of table {written(schema, table)}, or of one beside it, from this role, or "
             f"refuses them ({what}): run ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
         )
-    if found := _OF_POSTGRES.search(what or ""):
+    if found := _OF_POSTGRES.search(what):
         right = f"{'SELECT ON' if found[1] else 'EXECUTE ON FUNCTION'} {found[0]}"
         return TableError(f"{what}: let a superuser run GRANT {right} to this role")
     return TableError(

@@ -1,17 +1,12 @@
-"""The database connection of a local transaction: psycopg's, sync or async, with one interface for the seal.
-
-For an async connection every call runs in SQLAlchemy's greenlet.
-"""
+"""The database connection of a local transaction: psycopg's, sync or async, with one interface for the seal."""
 
 import logging
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Generic, NamedTuple, TypeVar
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import psycopg
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy.util import await_only
@@ -25,7 +20,6 @@ _DEFINITE = re.compile(r"(?!08|57P0|40003)[0-9A-Z]{5}")
 """SQLSTATEs with which COMMIT definitely failed. Excluded: lost connections (08), a server that shut down (57P0), and
 `statement_completion_unknown` (40003), which poolers return."""
 
-Statement = sql.SQL | sql.Composed
 NoticeHandler = Callable[[psycopg.errors.Diagnostic], None]
 
 
@@ -36,50 +30,70 @@ class Result(NamedTuple):
     tag: str | None
 
 
-class LocalConnection(ABC):
-    """A connection of the application, used for one local transaction."""
+class LocalConnection:
+    """A connection of the application, used for one local transaction; an async one inside SQLAlchemy's greenlet.
+
+    Args:
+        driver: psycopg's own connection; its identity is that of the database session.
+    """
 
     waiting: Waiting
     """How to wait for Kafka: in the thread or in the task of this connection."""
 
-    @property
-    @abstractmethod
-    def driver(self) -> object:
-        """The driver's own connection; its identity is that of the database session."""
+    def __init__(self, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+        self.driver: Any = driver
+        self._is_async = isinstance(driver, psycopg.AsyncConnection)
+        self.waiting = EVENT_LOOP if self._is_async else BLOCKING
+
+    def _done(self, call: Any) -> Any:
+        """Return what a call of psycopg returns, which is awaited first if the connection is an async one."""
+        return await_only(call) if self._is_async else call
 
     @property
-    @abstractmethod
     def closed(self) -> bool:
-        """Whether the connection is closed."""
+        return bool(self.driver.closed)
 
     @property
-    @abstractmethod
     def status(self) -> TransactionStatus:
-        """Status of the connection's transaction."""
+        found: TransactionStatus = self.driver.info.transaction_status
+        return found
 
-    @abstractmethod
-    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> Result:
         """Run a statement on a plain cursor; the connection's cursor and row factories belong to the application."""
+        kind: Any = psycopg.AsyncCursor if self._is_async else psycopg.Cursor
+        cursor = kind(self.driver, row_factory=tuple_row)
+        self._done(cursor.execute(statement, parameters))
+        return Result(None if cursor.rownumber is None else self._done(cursor.fetchone()), cursor.statusmessage)
 
-    @abstractmethod
     def rollback(self) -> None:
         """Send ROLLBACK if a transaction is open."""
+        self._done(self.driver.rollback())
 
-    @abstractmethod
     def close(self) -> None:
-        """Close the connection at once, without waiting."""
+        """Close the connection at once: without an await, where a second cancellation could interrupt it."""
+        if self._is_async:
+            self.driver.pgconn.finish()
+        else:
+            self.driver.close()
 
-    @abstractmethod
     def listen(self, handler: NoticeHandler) -> None:
         """Add a handler for the server's notices."""
+        self.driver.add_notice_handler(handler)
 
-    @abstractmethod
     def unlisten(self, handler: NoticeHandler) -> None:
-        """Remove a notice handler."""
+        self.driver.remove_notice_handler(handler)
 
-    @abstractmethod
-    def autocommit(self, *, on: bool) -> AbstractContextManager[None]:
+    @contextmanager
+    def autocommit(self, *, on: bool) -> Iterator[None]:
         """Turn autocommit on or off for a block, and restore it afterwards."""
+        before = self.driver.autocommit
+        try:  # psycopg may suspend after setting it, and a cancellation is raised there
+            if before is not on:
+                self._done(self.driver.set_autocommit(on))
+            yield
+        finally:
+            if self.driver.autocommit is not before and not self.closed:
+                self._done(self.driver.set_autocommit(before))
 
     @property
     def in_block(self) -> bool:
@@ -135,101 +149,9 @@ class LocalConnection(ABC):
         return finished
 
 
-C = TypeVar("C", psycopg.Connection[Any], psycopg.AsyncConnection[Any])
-
-
-class _PsycopgConnection(LocalConnection, Generic[C]):
-    """The methods that do not wait, common to psycopg's sync and async connections."""
-
-    def __init__(self, connection: C) -> None:
-        self._connection: C = connection
-
-    @property
-    def driver(self) -> C:
-        return self._connection
-
-    @property
-    def closed(self) -> bool:
-        return self._connection.closed
-
-    @property
-    def status(self) -> TransactionStatus:
-        return self._connection.info.transaction_status
-
-    def listen(self, handler: NoticeHandler) -> None:
-        self._connection.add_notice_handler(handler)
-
-    def unlisten(self, handler: NoticeHandler) -> None:
-        self._connection.remove_notice_handler(handler)
-
-
-class BlockingConnection(_PsycopgConnection[psycopg.Connection[Any]]):
-    """A `psycopg.Connection`."""
-
-    waiting = BLOCKING
-
-    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
-        cursor = psycopg.Cursor(self._connection, row_factory=tuple_row)
-        cursor.execute(statement, parameters)
-        return Result(None if cursor.rownumber is None else cursor.fetchone(), cursor.statusmessage)
-
-    def rollback(self) -> None:
-        self._connection.rollback()
-
-    def close(self) -> None:
-        self._connection.close()
-
-    @contextmanager
-    def autocommit(self, *, on: bool) -> Iterator[None]:
-        """Turn autocommit on or off for a block, and restore it afterwards."""
-        before = self._connection.autocommit
-        if before is not on:
-            self._connection.autocommit = on
-        try:
-            yield
-        finally:
-            if before is not on and not self.closed:
-                self._connection.autocommit = before
-
-
-class AwaitingConnection(_PsycopgConnection[psycopg.AsyncConnection[Any]]):
-    """A `psycopg.AsyncConnection`, inside SQLAlchemy's greenlet."""
-
-    waiting = EVENT_LOOP
-
-    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
-        return await_only(self._execute(statement, parameters))
-
-    async def _execute(self, statement: Statement, parameters: Sequence[object]) -> Result:
-        cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
-        await cursor.execute(statement, parameters)
-        return Result(None if cursor.rownumber is None else await cursor.fetchone(), cursor.statusmessage)
-
-    def rollback(self) -> None:
-        await_only(self._connection.rollback())
-
-    def close(self) -> None:
-        """Close the connection without an await, where a second cancellation could interrupt it."""
-        self._connection.pgconn.finish()
-
-    @contextmanager
-    def autocommit(self, *, on: bool) -> Iterator[None]:
-        """Turn autocommit on or off for a block, and restore it afterwards."""
-        before = self._connection.autocommit
-        try:  # psycopg may suspend after setting it, and a cancellation is raised there
-            if before is not on:
-                await_only(self._connection.set_autocommit(on))
-            yield
-        finally:
-            if before is not on and not self.closed:
-                await_only(self._connection.set_autocommit(before))
-
-
 def local_connection(driver: object) -> LocalConnection:
-    if isinstance(driver, psycopg.Connection):
-        return BlockingConnection(driver)
-    if isinstance(driver, psycopg.AsyncConnection):
-        return AwaitingConnection(driver)
+    if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
+        return LocalConnection(driver)
     raise UsageError(
         f"{type(driver).__module__}.{type(driver).__name__} is not supported: the library needs psycopg 3. "
         "Connect with postgresql+psycopg://; publish() of an Outbox, in table mode, takes other drivers."

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection
 
@@ -17,7 +16,7 @@ from outbox._publish.publisher import Participant
 from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
 from outbox.transaction import HalfTransaction
 
-_COMMIT = sql.SQL("COMMIT")
+_COMMIT = "COMMIT"
 _IN_TRANSACTION = (
     "The connection is already in a transaction. Commit it or roll it back first: "
     "outbox.transaction() sends BEGIN and COMMIT itself."
@@ -37,19 +36,19 @@ class Savepoints:
     def one(self) -> Iterator[None]:
         """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
         self._made += 1
-        name = sql.Identifier(f"outbox_{self._made}")
+        name = f"outbox_{self._made}"
         kept = len(self._part)
-        self._connection.execute(sql.SQL("SAVEPOINT {}").format(name))
+        self._connection.execute(f"SAVEPOINT {name}")
         self.are_open += 1
         try:
             yield
         except BaseException:
             self._part.strike(kept)
-            self._connection.execute(sql.SQL("ROLLBACK TO SAVEPOINT {}").format(name))
+            self._connection.execute(f"ROLLBACK TO SAVEPOINT {name}")
             raise
         finally:
             self.are_open -= 1
-        self._connection.execute(sql.SQL("RELEASE SAVEPOINT {}").format(name))
+        self._connection.execute(f"RELEASE SAVEPOINT {name}")
 
 
 @contextmanager

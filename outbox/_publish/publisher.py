@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from outbox._publish.local_connection import LocalConnection
 from outbox._publish.session_connection import BindArguments
 from outbox.message import Message
 from outbox.transaction import Outcome, Receipt
@@ -72,17 +71,6 @@ class SessionParticipant(Participant, Protocol):
 
 
 P = TypeVar("P", bound=Publisher)
-S_co = TypeVar("S_co", bound=SessionParticipant, covariant=True)
-
-
-class Starter(Protocol[S_co]):
-    """Creates a publisher's participants in local transactions."""
-
-    def connection(self, driver: object) -> LocalConnection:
-        """Wrap a driver's connection."""
-
-    def start(self, connection: LocalConnection) -> S_co:
-        """Create a participant in the connection's transaction, with a new transaction id."""
 
 
 class Publishing(Generic[P]):

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import psycopg
 from sqlalchemy import inspect, table, update
 from sqlalchemy.engine import Connection, Engine, RootTransaction
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
+from outbox._postgres.psycopg_package import is_psycopg
 from outbox.errors import UsageError
 
 BindArguments = Mapping[str, Any]
@@ -81,7 +81,7 @@ def is_read_only(connection: Connection) -> bool:
     if connection.invalidated:
         return False
     driver = driver_of(connection.connection.dbapi_connection)
-    if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
+    if not is_psycopg(driver, "Connection", "AsyncConnection"):
         return False
     return driver.read_only is True or driver.info.parameter_status("in_hot_standby") == "on"
 

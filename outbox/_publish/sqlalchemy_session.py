@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
@@ -24,7 +24,7 @@ from sqlalchemy.pool import PoolResetState
 from outbox._kafka.forks import ForkSafeLock
 from outbox._publish.local_connection import LocalConnection
 from outbox._publish.own_transaction import core_transaction
-from outbox._publish.publisher import SessionParticipant, Starter
+from outbox._publish.publisher import SessionParticipant
 from outbox._publish.session_connection import (
     BindArguments,
     commits_itself,
@@ -39,6 +39,7 @@ from outbox.message import Message
 from outbox.transaction import HalfTransaction, Receipt
 
 S = TypeVar("S", bound=SessionParticipant)
+S_co = TypeVar("S_co", bound=SessionParticipant, covariant=True)
 
 _END = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
@@ -55,6 +56,16 @@ _sealed: dict[
 ] = {}  # by id of the driver's connection, from the seal until the outcome of COMMIT is determined
 _engines: WeakSet[Engine] = WeakSet()  # those with listeners
 _dialects: WeakSet[Dialect] = WeakSet()  # those with listeners; copies of an engine share its dialect
+
+
+class Starter(Protocol[S_co]):
+    """Creates a publisher's participants in local transactions."""
+
+    def connection(self, driver: object) -> LocalConnection:
+        """Wrap a driver's connection."""
+
+    def start(self, connection: LocalConnection) -> S_co:
+        """Create a participant in the connection's transaction, with a new transaction id."""
 
 
 class PublishedTransaction:

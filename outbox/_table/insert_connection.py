@@ -4,18 +4,16 @@ The library never begins or ends a transaction here: the caller's transaction ca
 """
 
 import warnings
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-import psycopg
-from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError, MissingGreenlet
+from sqlalchemy.exc import MissingGreenlet
 from sqlalchemy.util import await_only
 
+from outbox._postgres.psycopg_package import is_psycopg
 from outbox._publish.session_connection import driver_of
 from outbox._table.message_insert import Statement
 from outbox.errors import UsageError
@@ -75,11 +73,22 @@ class InsertConnection(Protocol):
     def in_transaction(self) -> bool:
         """Whether a transaction is open for certain."""
 
+    @property
+    def copying(self) -> "CopyConnection | None":
+        """The connection for COPY; None if it cannot, as in a pipeline."""
+
     def run(self, statement: Statement) -> Rows:
         """Run a statement and return its rows."""
 
     def roll_back(self) -> None:
         """Roll the transaction back."""
+
+
+class CopyConnection(InsertConnection, Protocol):
+    """A connection that can also copy rows."""
+
+    def copy(self, text: str, pieces: Iterable[bytes]) -> int:
+        """Run COPY FROM STDIN; return how many rows it has written."""
 
 
 class CoreConnection:
@@ -95,9 +104,8 @@ class CoreConnection:
         self.numbered = connection.dialect.driver == "asyncpg"
 
     @cached_property
-    def driver(self) -> object:
-        found: object = driver_of(self._connection.connection.dbapi_connection)
-        return found
+    def driver(self) -> Any:
+        return driver_of(self._connection.connection.dbapi_connection)
 
     @property
     def autocommits(self) -> bool:
@@ -113,55 +121,25 @@ class CoreConnection:
 
         In an open one of psycopg it runs on the driver's connection: SQLAlchemy's result takes as long as the INSERT.
         """
-        driver = self.driver
-        if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) or not self._has_begun(driver):
-            return self._connection.exec_driver_sql(statement.text, statement.parameters).fetchall()
-        try:
-            return PsycopgConnection(driver).run(statement)
-        except psycopg.Error as error:
-            raise core_error(statement.text, error) from error
+        driver = self._psycopg
+        if driver is not None and self._connection.in_transaction() and driver.in_transaction:
+            return driver.run(statement)
+        return self._connection.exec_driver_sql(statement.text, statement.parameters).fetchall()
 
-    def _has_begun(self, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-        """Return whether both SQLAlchemy and the driver have begun the transaction."""
-        return self._connection.in_transaction() and PsycopgConnection(driver).in_transaction
+    @property
+    def copying(self) -> CopyConnection | None:
+        return self._psycopg and self._psycopg.copying
+
+    @cached_property
+    def _psycopg(self) -> CopyConnection | None:
+        if not is_psycopg(self.driver, "Connection", "AsyncConnection"):
+            return None
+        from outbox._table.psycopg_connection import CorePsycopgConnection  # noqa: PLC0415 - it may be missing
+
+        return CorePsycopgConnection(self.driver)
 
     def roll_back(self) -> None:
         self._connection.rollback()
-
-
-class PsycopgConnection:
-    """A connection of psycopg, sync or async; an async one inside SQLAlchemy's greenlet."""
-
-    numbered = False
-
-    def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-        self.driver = connection
-
-    @property
-    def autocommits(self) -> bool:
-        return self.driver.autocommit
-
-    @property
-    def in_transaction(self) -> bool:
-        return self.driver.info.transaction_status is not TransactionStatus.IDLE
-
-    def run(self, statement: Statement) -> Rows:
-        """Run a statement on a plain cursor; the connection's own factories belong to the application."""
-        if isinstance(self.driver, psycopg.AsyncConnection):
-            return awaited(self._run(self.driver, statement))
-        cursor = psycopg.Cursor(self.driver, row_factory=tuple_row)
-        return cursor.execute(statement.text.encode(), statement.parameters).fetchall()
-
-    async def _run(self, connection: psycopg.AsyncConnection[Any], statement: Statement) -> Rows:
-        cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-        await cursor.execute(statement.text.encode(), statement.parameters)
-        return await cursor.fetchall()
-
-    def roll_back(self) -> None:
-        if isinstance(self.driver, psycopg.AsyncConnection):
-            awaited(self.driver.rollback())
-        else:
-            self.driver.rollback()
 
 
 class AsyncpgConnection:
@@ -173,6 +151,7 @@ class AsyncpgConnection:
 
     numbered = True
     autocommits = True
+    copying = None
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -194,14 +173,14 @@ class AnyDbapiConnection:
     """A connection of another driver with placeholders `%s`: psycopg2, pg8000."""
 
     numbered = False
+    copying = None  # nor of Django, whose cursors make its own errors, and cannot COPY
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     @property
     def driver(self) -> object:
-        found: object = self._connection
-        return found
+        return self._connection
 
     @property
     def autocommits(self) -> bool:
@@ -239,8 +218,7 @@ class DjangoConnection(AnyDbapiConnection):
         if self._connection.in_atomic_block and self._connection.vendor != "postgresql":
             raise UsageError(f"Database {self._connection.vendor}: table mode needs Postgres, or captured_messages().")
         self._connection.ensure_connection()
-        found: object = self._connection.connection
-        return found
+        return self._connection.connection
 
     @property
     def autocommits(self) -> bool:
@@ -259,7 +237,9 @@ def insert_connection(given: Any) -> InsertConnection:
     """Wrap what an application has: a connection of SQLAlchemy, Django or a driver, or a cursor of one."""
     if isinstance(given, Connection):
         return CoreConnection(given)
-    if isinstance(given, psycopg.Connection | psycopg.AsyncConnection):
+    if is_psycopg(given, "Connection", "AsyncConnection"):
+        from outbox._table.psycopg_connection import PsycopgConnection  # noqa: PLC0415 - it may be missing
+
         return PsycopgConnection(given)
     if is_async_connection(given):
         return AsyncpgConnection(given)
@@ -278,12 +258,8 @@ def insert_connection(given: Any) -> InsertConnection:
     )
 
 
-def core_error(text: str, error: psycopg.Error) -> BaseException:
-    return DBAPIError.instance(text, None, error, psycopg.Error)
-
-
 def is_async_connection(given: object) -> bool:
-    if isinstance(given, psycopg.AsyncConnection):
+    if is_psycopg(given, "AsyncConnection"):
         return True
     return type(given).__module__.partition(".")[0] == "asyncpg" and hasattr(given, "is_in_transaction")
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import NamedTuple
 
+from outbox._postgres.ddl import identifier
 from outbox._postgres.publish_function import STARTED_US
 from outbox.message import Message
 from outbox.protocol.half import Header
@@ -66,11 +67,11 @@ class MessageInsert:
 
     def __init__(self, names: TableNames, service: str) -> None:
         self._service = service
-        into = f'INSERT INTO "{names.schema}"."{names.message}" ({COLUMNS}) '
+        into = f"INSERT INTO {identifier(names.schema, names.message)} ({COLUMNS}) "
         returning = f" RETURNING {RETURNED}"
         self._one = {numbered: f"{into}{_values(numbered)}{returning}" for numbered in (False, True)}
         self._many = {numbered: f"{into}{_select(numbered)}{returning}" for numbered in (False, True)}
-        later = f'INSERT INTO "{names.schema}"."{names.scheduled}" (not_before, {COLUMNS}) '
+        later = f"INSERT INTO {identifier(names.schema, names.scheduled)} (not_before, {COLUMNS}) "
         self._later = {numbered: f"{later}{_values(numbered, _TIME)}{returning}" for numbered in (False, True)}
 
     def of(self, messages: Sequence[Message], *, numbered: bool, more: str = "") -> Statement:

@@ -13,14 +13,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import psycopg
-from psycopg.pq import PipelineStatus
-
-from outbox._postgres.ddl import written
+from outbox._postgres.ddl import identifier, written
 from outbox._postgres.message_table import AGE
 from outbox._postgres.publish_function import STARTED_US
-from outbox._postgres.source_statements import source_name
-from outbox._table.insert_connection import CoreConnection, InsertConnection, PsycopgConnection, awaited, core_error
+from outbox._table.insert_connection import CopyConnection, InsertConnection
 from outbox._table.message_insert import COLUMNS, MessageInsert, Statement
 from outbox.errors import TableError
 from outbox.message import Message
@@ -62,7 +58,7 @@ class OwnerLook:
     def __init__(self, names: TableNames, service: str, recorder: Recorder) -> None:
         self._table = written(names.schema, names.message)
         source, table, scheduled = (
-            source_name(names.schema, name) for name in (names.source, names.message, names.scheduled)
+            identifier(names.schema, name) for name in (names.source, names.message, names.scheduled)
         )
         self._look = _LOOK.format(source=source, table=table, scheduled=scheduled, age=AGE)
         self._question = _MAY_LOOK.format(scheduled=scheduled)
@@ -150,7 +146,7 @@ class RowCopy:
     """
 
     def __init__(self, schema: str, name: str, service: str, *more: str) -> None:
-        table = f'"{schema}"."{name}"'
+        table = identifier(schema, name)
         self.text = f"COPY {table} ({', '.join((COLUMNS, *more))}) FROM STDIN (FORMAT binary)"
         self._head = _row_start(COLUMNS.count(",") + 1 + len(more))
         self.last = Statement(_LAST.format(table=table), (table,))
@@ -228,56 +224,6 @@ def _size(content: bytes | None) -> bytes:
     return _NULL if content is None else _length(len(content))
 
 
-class CopyConnection:
-    """A connection of psycopg; an async one inside SQLAlchemy's greenlet."""
-
-    def __init__(self, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-        self._driver = driver
-
-    def copy(self, text: str, pieces: Iterable[bytes]) -> int:
-        """Run COPY FROM STDIN; return how many rows it has written."""
-        if isinstance(self._driver, psycopg.AsyncConnection):
-            return awaited(self._copy(self._driver, text, pieces))
-        cursor = psycopg.Cursor(self._driver)
-        with cursor.copy(text.encode()) as copy:
-            for piece in pieces:
-                copy.write(piece)
-        return cursor.rowcount
-
-    async def _copy(self, driver: psycopg.AsyncConnection[Any], text: str, pieces: Iterable[bytes]) -> int:
-        cursor = psycopg.AsyncCursor(driver)
-        async with cursor.copy(text.encode()) as copy:
-            for piece in pieces:
-                await copy.write(piece)
-        return cursor.rowcount
-
-
-class CoreCopyConnection(CopyConnection):
-    """A connection of psycopg that SQLAlchemy opened; its errors are SQLAlchemy's."""
-
-    def copy(self, text: str, pieces: Iterable[bytes]) -> int:
-        """Run COPY FROM STDIN; return how many rows it has written."""
-        try:
-            return super().copy(text, pieces)
-        except psycopg.Error as error:
-            raise core_error(text, error) from error
-
-
-def copy_connection(connection: InsertConnection) -> CopyConnection | None:
-    """Return the same connection for COPY; None if it cannot.
-
-    Django's own errors are made by its cursors, which cannot COPY; nor can a connection in a pipeline.
-    """
-    driver = connection.driver
-    if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
-        return None
-    if driver.pgconn.pipeline_status != PipelineStatus.OFF:
-        return None
-    if isinstance(connection, CoreConnection):
-        return CoreCopyConnection(driver)
-    return CopyConnection(driver) if isinstance(connection, PsycopgConnection) else None
-
-
 COPY_ROWS = 100
 """From so many rows on, COPY costs less than an INSERT, although it takes three more round trips."""
 
@@ -311,7 +257,7 @@ class RowWriter:
             connection: The connection; a transaction begins if none is open.
             messages: From 1 to `MAX_ROWS` messages.
         """
-        if len(messages) >= COPY_ROWS and (copying := copy_connection(connection)) is not None:
+        if len(messages) >= COPY_ROWS and (copying := connection.copying) is not None:
             # Also begins the transaction, of which SQLAlchemy would not be aware otherwise.
             ((last,),) = connection.run(self._copy.last)
             if last is not None:

@@ -11,8 +11,8 @@ its xid and start that wait, are discarded, or are evidence (R61). With none of 
 server never gave the xid out, or has it as aborted: evidence may have been deleted by hand.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, islice
@@ -22,7 +22,8 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox._postgres.table_errors import explanation_of
+from outbox._postgres.ddl import identifier
+from outbox._postgres.table_errors import explained
 from outbox._publish.acceptance import (
     MAX_BYTES,
     MAX_MESSAGES,
@@ -169,15 +170,15 @@ class TablePublisher:
         require_transaction(connection)
         names = self._settings.tables
         places = ("$1", "$2") if connection.numbered else ("%s", "%s")
-        text = _CANCEL.format(f'"{names.schema}"."{names.scheduled}"', *places)
-        with self._explained(names.scheduled):
+        text = _CANCEL.format(identifier(names.schema, names.scheduled), *places)
+        with explained(names.schema, names.scheduled):
             return bool(connection.run(Statement(text, (receipt.position, str(xid_of(receipt.transaction_id))))))
 
     def _write(
         self, connection: InsertConnection, messages: Sequence[Message], not_before: datetime | None
     ) -> list[Receipt]:
         names = self._settings.tables
-        with self._explained(names.message if not_before is None else names.scheduled):
+        with explained(names.schema, names.message if not_before is None else names.scheduled):
             if not_before is None:
                 written = self._writer.write(connection, messages)
             else:
@@ -188,15 +189,6 @@ class TablePublisher:
             Receipt(published.transaction_id, id_, message.topic)
             for id_, message in zip(written.ids, messages, strict=True)
         ]
-
-    @contextmanager
-    def _explained(self, table: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if (explanation := explanation_of(error, self._settings.tables.schema, table)) is not None:
-                raise explanation from error
-            raise
 
     def _connection(self, target: Target, bind_arguments: BindArguments | None) -> InsertConnection:
         if self._is_closed:
@@ -276,12 +268,8 @@ def ask_table_outcome(names: TableNames, transaction_id: str, database: Any) -> 
 def _ask(names: TableNames, connection: InsertConnection, transaction_id: str) -> Outcome:
     if connection.in_transaction:
         raise UsageError("The connection is in a transaction. Give outcome() another connection, or an engine.")
-    try:
+    with explained(names.schema, names.message):
         found = _answer(connection, _statement(names, transaction_id, numbered=connection.numbered))
-    except Exception as error:
-        if (explanation := explanation_of(error, names.schema, names.message)) is not None:
-            raise explanation from error
-        raise
     if found == "standby":
         raise UsageError("The server is a standby, which may lag behind. Give outcome() a connection to the primary.")
     if found == "hidden":
@@ -300,8 +288,7 @@ def _ask(names: TableNames, connection: InsertConnection, transaction_id: str) -
 
 def _statement(names: TableNames, transaction_id: str, *, numbered: bool) -> Statement:
     kept = names.message, names.scheduled, names.discarded, names.delivered
-    tables = [f'"{names.schema}"."{name}"' for name in kept]
-    source = f'"{names.schema}"."{names.source}"'
+    *tables, source = (identifier(names.schema, name) for name in (*kept, names.source))
     text = _ASK.format(
         *(("$1", "$2") if numbered else ("%s", "%s")),
         secured=" OR ".join(map(_SECURED.format, [*tables, source])),

@@ -7,6 +7,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import connections, router
 from django.db.migrations.recorder import MigrationRecorder
 
+from outbox._postgres.ddl import identifier
 from outbox.django import table_names
 
 _MIGRATION = ("outbox", "0001_initial")
@@ -26,7 +27,7 @@ def _check(alias: str) -> list[CheckMessage]:
     connection, names = connections[alias], table_names()
     if connection.vendor != "postgresql" or _MIGRATION not in MigrationRecorder(connection).applied_migrations():
         return []  # Django itself reports migrations that are not applied
-    table = f'"{names.schema}"."{names.message}"'
+    table = identifier(names.schema, names.message)
     with connection.cursor() as cursor:
         cursor.execute(_ASK, [table, table])
         role, exists, may_insert = cursor.fetchone()

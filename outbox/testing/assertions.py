@@ -23,7 +23,8 @@ from outbox.testing.own_rows import rows_of
 from outbox.testing.reader import VisibleRecord
 
 if TYPE_CHECKING:
-    from outbox.async_outbox import AsyncHalfOutbox, AsyncOutbox, AsyncTarget  # its extra may be missing
+    from outbox.async_half_outbox import AsyncHalfOutbox
+    from outbox.async_outbox import AsyncOutbox, AsyncTarget  # its extra may be missing
 
 Record = PublishedMessage | VisibleRecord
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session, scoped_session
 
+from outbox._postgres.ddl import identifier
 from outbox._postgres.publish_function import TRANSACTION_ID
 from outbox._table.insert_connection import insert_connection
 from outbox._table.message_insert import Statement
@@ -25,7 +26,7 @@ def rows_of(target: Any, names: TableNames) -> list[PublishedMessage]:
     """Return the messages in the message table, by id; an async connection only in SQLAlchemy's greenlet."""
     if isinstance(target, Session | scoped_session):
         target = target.connection()
-    table = f'"{names.schema}"."{names.message}"'
+    table = identifier(names.schema, names.message)
     statement = _READ.format(transaction_id=TRANSACTION_ID, table=table)
     ((found,),) = insert_connection(target).run(Statement(statement, ()))
     return [_message(*row) for row in json.loads(found or "[]")]

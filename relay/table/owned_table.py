@@ -13,13 +13,12 @@ from typing import Any, LiteralString, NamedTuple, TypeVar
 
 import psycopg
 import structlog
-from psycopg import sql
 
 from outbox._failpoints import failpoint
-from outbox._postgres.ddl import written
+from outbox._postgres.ddl import identifier, written
 from outbox._postgres.dead_letters import AT_ONCE, by_age
 from outbox._postgres.dsn import connect_dsn, query_problem, server_limits
-from outbox._postgres.source_statements import HALT, OWNER, OWNS, STATEMENT_SECONDS, TRY_OWN, Counts, Owner, source_name
+from outbox._postgres.source_statements import HALT, OWNER, OWNS, STATEMENT_SECONDS, TRY_OWN, Counts, Owner
 from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Committed, Progress, contradiction
@@ -136,7 +135,7 @@ class OwnedTable(ABC):
 
     def require_session(self) -> None:
         """Look whether the session that runs the statements is the one of the owner's lock (R76)."""
-        source = source_name(self._names.schema, self._names.source)
+        source = identifier(self._names.schema, self._names.source)
         if self._connection.execute(OWNS, (source,)).fetchone() != (True,):
             raise UnsafeError(f"Table source {self.name}: this session does not hold the owner's lock: {POOLED}")
 
@@ -149,18 +148,18 @@ class OwnedTable(ABC):
         """Return whether this session has become the owner. It asks without waiting."""
         names = self._names
         with self._explained():
-            row = self._connection.execute(TRY_OWN, (source_name(names.schema, names.source),)).fetchone()
+            row = self._connection.execute(TRY_OWN, (identifier(names.schema, names.source),)).fetchone()
         return row == (True,)
 
     def intruder(self) -> str:
         """Return which session holds the owner's lock and does not deliver the table; empty: none does."""
-        source = source_name(self._names.schema, self._names.source)
+        source = identifier(self._names.schema, self._names.source)
         row = self._connection.execute(OWNER, {"source": source}).fetchone()
         return "" if row is None else Owner(*row).why_not()
 
     def note_halt(self, reason: str | None) -> None:
         """Keep why this owner stops, where operators look; None: it serves."""
-        statement = sql.SQL(HALT).format(source=sql.Identifier(self._names.schema, self._names.source))
+        statement = HALT.format(source=identifier(self._names.schema, self._names.source))
         self._connection.execute(statement, {"reason": reason})
 
     def check(self) -> None:  # noqa: B027 - the owner examines a foreign table when it takes it over
@@ -261,7 +260,7 @@ class OwnedTable(ABC):
         self._failing.discard(work)
         return done
 
-    def _take(self, statement: sql.Composed, before: Progress, after: Progress, rows: Mapping[str, object]) -> Progress:
+    def _take(self, statement: str, before: Progress, after: Progress, rows: Mapping[str, object]) -> Progress:
         """Take a step, see `move`.
 
         Args:

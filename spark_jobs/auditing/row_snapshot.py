@@ -7,7 +7,6 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from psycopg import sql
 from pyarrow import parquet
 
 from outbox._postgres.callback_table import CallbackTable
@@ -97,7 +96,7 @@ def open_snapshot(name: str, database: CheckerDatabase) -> Iterator[psycopg.Conn
 
 def write_rows(
     connection: psycopg.Connection[Any],
-    query: sql.Composed,
+    query: str,
     parameters: Mapping[str, Any],
     columns: str,
     file: Path,

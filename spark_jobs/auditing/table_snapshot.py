@@ -11,6 +11,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from outbox._postgres.ddl import identifier
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.inputs import Search
@@ -92,7 +93,7 @@ def write_table_rows(
 
 
 def _exists(connection: psycopg.Connection[Any], table: MessageTable) -> bool:
-    name = f'"{table.names.schema}"."{table.names.message}"'
+    name = identifier(table.names.schema, table.names.message)
     return connection.execute(_EXISTS, (name,)).fetchone() == (True,)
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import psycopg
 
-from outbox._postgres.source_statements import TRY_OWN, source_name
+from outbox._postgres.ddl import identifier
+from outbox._postgres.source_statements import TRY_OWN
 from outbox.protocol.identifiers import lock_number
 from tests.attacks.attack import DONE, Attack, By, refusal
 from tests.attacks.forging import rows, sql
@@ -88,7 +89,7 @@ def _locks_source(teams: Teams) -> str:
 
     team-b's operator then ends the session that the relay names.
     """
-    place = source_name(teams.b.site.tables.schema, teams.b.site.tables.source)
+    place = identifier(teams.b.site.tables.schema, teams.b.site.tables.source)
     with psycopg.connect(teams.a.url("application"), autocommit=True) as holder:
         waiting = threading.Thread(target=holder.execute, args=(_OWN, (place,)))
         waiting.start()

@@ -5,7 +5,6 @@ from typing import Any
 
 import psycopg
 from confluent_kafka import Consumer, KafkaError, Message
-from psycopg import sql
 from sqlalchemy.engine import Connection
 from sqlalchemy.pool import PoolResetState
 
@@ -74,11 +73,11 @@ def r04_row_against_the_rollback_row(self: Seal, entry: OpEntry) -> str | None:
     """The row is a plain INSERT in the application's own transaction, whose COMMIT falls with it. The checker's
     rollback row takes the same key. An application that gets past it, by a SAVEPOINT around the INSERT or by ON
     CONFLICT DO NOTHING, commits its business rows while the rollback row stands: its message is lost."""
-    self._connection.execute(sql.SQL("SAVEPOINT before_the_row"))
+    self._connection.execute("SAVEPOINT before_the_row")
     try:
         return _insert(self, entry)
     except TransactionFenced:
-        self._connection.execute(sql.SQL("ROLLBACK TO SAVEPOINT before_the_row"))
+        self._connection.execute("ROLLBACK TO SAVEPOINT before_the_row")
         return None
 
 

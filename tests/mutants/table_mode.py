@@ -299,18 +299,17 @@ def r71_rows_that_stay(
     return _MOVE(self, before, after, ready, refused)
 
 
-_COMPOSE = MessageTable.compose
+_INIT = MessageTable.__init__
 
 
-@mutant(MessageTable.compose, "R72", Harm.LOST)
+@mutant(MessageTable.__init__, "R72", Harm.LOST)
 @fails("integration/relay/test_table_identity.py::test_rows_that_got_the_ids_of_delivered_ones_are_not_deleted")
-def r72_id_alone(self: MessageTable, text: LiteralString) -> sql.Composed:
+def r72_id_alone(self: MessageTable, names: TableNames) -> None:
     """A row is settled by its local transaction and its id. By the id alone, rows that were given the ids of a
     delivered batch, because the ids were restarted, are deleted as delivered, and nobody has ever read them."""
-    same = sql.SQL(
-        re.sub(r"m\.(xid|created_at) = b\.\w+\[m\.id \+ shift\]", "true", _COMPOSE(self, "{gone}").as_string())
-    )
-    return sql.SQL(text).format(**{**self._names, "gone": same, "missing": sql.SQL("0")})
+    _INIT(self, names)
+    self._names["gone"] = re.sub(r"m\.(xid|created_at) = b\.\w+\[m\.id \+ shift\]", "true", self._names["gone"])
+    self._names["missing"] = "0"
 
 
 _TRUSTING = source_table._WINDOW.replace("last_value - CAST(NOT is_called AS integer) < %(newest)s", "false").replace(
@@ -494,10 +493,10 @@ _BODY = publish_function._body
 
 @mutant(publish_function._body, "R78", Harm.LOST)
 @fails("integration/library/test_table_mode.py::test_the_sql_function_counts_its_row")
-def r78_row_of_the_function(message: tuple[str, str]) -> sql.Composed:
+def r78_row_of_the_function(message: tuple[str, str]) -> str:
     """`outbox_publish()` fails unless its row was inserted. Without it a trigger that keeps the row out makes the
     transaction commit without its message, and NULL is all that its caller sees."""
-    return sql.Composed([sql.SQL(_BODY(message).as_string().replace("IF NOT FOUND", "IF false"))])
+    return _BODY(message).replace("IF NOT FOUND", "IF false")
 
 
 @mutant(Inbox._was_handled, "R78", Harm.LOST)
@@ -540,7 +539,7 @@ def r82_table_without_a_relay(self: OwnerLook) -> str:
 
 def _woken(self: SourceTable, before: str, after: str) -> bool:
     """Move messages by a statement in which some text is another one."""
-    statement = self._table.compose(source_table._WAKE).as_string().replace(before, after)
+    statement = self._table.compose(source_table._WAKE).replace(before, after)
     self._connection.execute(statement.encode(), {"rows": WAKE_ROWS})
     return False
 

@@ -37,8 +37,8 @@ IMPURE_NAMES = {
 }
 
 EXTRAS = [
-    *("greenlet", "opentelemetry", "prometheus_client", "psycopg_pool", "pydantic"),
-    *("pyspark", "pytest", "rich", "structlog", "typer"),
+    *("aiokafka", "asyncpg", "confluent_kafka", "django", "greenlet", "opentelemetry", "prometheus_client", "psycopg"),
+    *("psycopg_pool", "psycopg2", "pydantic", "pyspark", "pytest", "rich", "structlog", "typer"),
 ]
 
 
@@ -104,26 +104,41 @@ import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in {EXTRAS!r}:
-            raise ImportError(f"{{name}} is blocked")
+            raise ModuleNotFoundError(f"{{name}} is blocked")
 
 sys.meta_path.insert(0, Blocked())
+import sqlalchemy.orm
+
+before = {{*sys.modules}}
 import outbox
 
-for name in outbox.__all__:
-    assert getattr(outbox, name)
-for name in {EXTRAS!r}:
-    assert name not in sys.modules
+outbox.Outbox
+print(*{{*sys.modules}} - before)
+from unittest.mock import MagicMock
+
+connection = MagicMock(spec=["cursor", "commit"])
+connection.cursor().fetchall.return_value = [("7", "700", "1700000000000000")]
+message = outbox.TypedTopic("orders").message({{"order": 42}}, key="42")
+assert outbox.Outbox("shop").publish(connection, message).position == 7
+assert outbox.Inbox("billing").once(connection, "an id")
+assert "CREATE TABLE" in outbox.ddl()
+
+def refused(call, extra):
     try:
-        __import__(name)
-    except ImportError:
-        continue
-    raise AssertionError(f"{{name}} was not blocked")
-try:
-    outbox.AsyncHalfOutbox
-except ImportError as error:
-    assert "kafka-transactional-outbox[asyncio]" in str(error)
-else:
-    raise AssertionError("AsyncHalfOutbox works without greenlet")
+        call()
+    except ImportError as error:
+        assert f"kafka-transactional-outbox[{{extra}}]" in str(error)
+    else:
+        raise AssertionError(f"{{extra}} is not missed")
+
+assert all(getattr(outbox, name) for name in {{*outbox.__all__}} - {{"HalfOutbox"}})
+refused(lambda: outbox.HalfOutbox, "half")
+refused(lambda: __import__("outbox.testing"), "testing")
+refused(lambda: outbox.AsyncOutbox, "asyncio")
+refused(lambda: outbox.AsyncHalfOutbox, "asyncio,half")
+refused(lambda: outbox.Inbox("billing").run(None, None, {{}}, "orders"), "confluent-kafka")
+refused(lambda: outbox.Inbox("billing").run_async(None, None, {{}}, "orders").send(None), "aiokafka")
+assert not {{*{EXTRAS!r}}} & {{*sys.modules}}
 """
 
 
@@ -141,6 +156,14 @@ def test_a_service_starts_without_what_only_applications_need(module: str, spare
     assert not spared & set(found.stdout.split())
 
 
-def test_a_bare_import_needs_no_extra() -> None:
+def test_table_mode_needs_no_extra_and_loads_little() -> None:
     found = subprocess.run([sys.executable, "-c", BARE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
+    loaded = found.stdout.split()  # besides SQLAlchemy
+    assert {name.partition(".")[0] for name in loaded} <= {"difflib", "outbox", "pkgutil", "tomllib", "unicodedata"}
+    assert len(loaded) < 60
+
+
+def test_half_mode_needs_no_greenlet() -> None:
+    program = "import sys, outbox; sys.modules['greenlet'] = None; outbox.HalfOutbox('o', {'bootstrap.servers': 'x'})"
+    subprocess.run([sys.executable, "-c", program], check=True)

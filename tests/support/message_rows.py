@@ -90,7 +90,7 @@ def execute(site: Site, statement: str, *parameters: Any) -> list[Any]:
     table = MessageTable(site.tables)
     parts = {"rows": table.compose("{rows}"), "batch": table.compose("{batch}"), "started": table.compose("{started}")}
     names["topic"] = site.topic("orders")
-    return site.sql(statement.format(**names, **{name: part.as_string() for name, part in parts.items()}), *parameters)
+    return site.sql(statement.format(**names, **parts), *parameters)
 
 
 def insert_rows(site: Site, messages: Sequence[Message]) -> None:

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from outbox._postgres.ddl import identifier
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import OWNER, source_name
+from outbox._postgres.source_statements import OWNER
 from outbox.testing import read_committed
 from stack.postgres_binaries import postgres_binaries
 from tests.support.harness import Service, Site
@@ -192,5 +193,5 @@ class CopyCruelty(Lasting):
 
 def _owner(site: Site) -> object:
     with site.connect() as connection:
-        source = source_name(site.tables.schema, site.tables.source)
+        source = identifier(site.tables.schema, site.tables.source)
         return connection.execute(OWNER, {"source": source}).fetchone()

@@ -13,8 +13,9 @@ from typing import Any, LiteralString
 import psycopg
 from confluent_kafka import KafkaException
 
+from outbox._postgres.ddl import identifier
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import OWNER, source_name
+from outbox._postgres.source_statements import OWNER
 from tests.support.commands import run_command
 from tests.support.row_statements import SPREAD
 from tests.torture.evidence import SOURCE
@@ -154,7 +155,7 @@ class SourceCruelty(Lasting):
 
     def _end_owner(self, connection: psycopg.Connection[Any]) -> None:
         names = self._world.site.tables
-        owner = connection.execute(OWNER, {"source": source_name(names.schema, names.source)}).fetchone()
+        owner = connection.execute(OWNER, {"source": identifier(names.schema, names.source)}).fetchone()
         if owner is not None:
             connection.execute("SELECT pg_terminate_backend(%s, %s)", (owner[0], _END_MS))
 

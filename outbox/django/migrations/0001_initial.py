@@ -37,8 +37,8 @@ def _drop(_apps: Any, editor: Any) -> None:
         return
     table = MessageTable(table_names())
     with editor.connection.cursor() as cursor:
-        cursor.execute(table.compose("LOCK TABLE {message}, {scheduled}, {discarded}").as_string())
-        cursor.execute(table.compose(_HELD).as_string())
+        cursor.execute(table.compose("LOCK TABLE {message}, {scheduled}, {discarded}"))
+        cursor.execute(table.compose(_HELD))
         if held := cursor.fetchone()[0]:
             raise IrreversibleError(f"{held} messages wait or are discarded. Deliver or drop them first.")
     editor.execute(script(table.drop_statements()), None)

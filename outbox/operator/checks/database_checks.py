@@ -7,11 +7,11 @@ from typing import Any, LiteralString
 import psycopg
 
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import may_use_schema, missing_rights, written
+from outbox._postgres.ddl import identifier, may_use_schema, missing_rights, written
 from outbox._postgres.dsn import connection_remedy, database_name, query_problem
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import STATEMENT_SECONDS, source_name
+from outbox._postgres.source_statements import STATEMENT_SECONDS
 from outbox._postgres.table_contract import breaches, exists
 from outbox._settings.declared import CheckerDatabase, PostgresSettings
 from outbox.errors import ConfigurationError
@@ -118,7 +118,7 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
     lacks = [
         f"{right} on {written(schema, name)}"
         for right, name in needed
-        if connection.execute(_MAY, (source_name(schema, name), right)).fetchone() != (True,)
+        if connection.execute(_MAY, (identifier(schema, name), right)).fetchone() != (True,)
     ]
     if connection.execute(_MAY_EXECUTE, (schema, names.publish_function)).fetchone() != (True,):
         lacks.append(f"EXECUTE on {written(schema, names.publish_function)}")
@@ -136,7 +136,7 @@ def examine_unnamed(
     table = MessageTable(names)
     if (connection.info.dbname, names.schema, names.message) in named or not may_use_schema(connection, names.schema):
         return
-    places = source_name(names.schema, names.message), source_name(names.schema, names.source)
+    places = identifier(names.schema, names.message), identifier(names.schema, names.source)
     if connection.execute(_READABLE, places).fetchone() != (True,):
         return
     row = connection.execute(table.compose(_OLDEST)).fetchone()

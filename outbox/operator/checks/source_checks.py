@@ -6,11 +6,10 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from outbox._postgres.ddl import missing_rights, written
+from outbox._postgres.ddl import identifier, missing_rights, written
 from outbox._postgres.dsn import connection_remedy
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import source_name
 from outbox._postgres.table_contract import breaches
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
@@ -149,7 +148,7 @@ def _examine_foreign(
         of = "source {!r} and table {}".format(*owner)
         yield Finding(what, f"table {foreign.full_source} has the progress of {of}", other)
         return
-    (keepers,) = connection.execute(_KEEPERS, {"table": source_name(*foreign.table)}).fetchone() or ("none",)
+    (keepers,) = connection.execute(_KEEPERS, {"table": identifier(*foreign.table)}).fetchone() or ("none",)
     yield Finding(what, "", f"triggers and rules of {foreign.full_name} that may keep rows where they are: {keepers}")
 
 
@@ -159,7 +158,7 @@ def _examine_tables(connection: psycopg.Connection[Any], what: str, table: Messa
         yield from (Finding(what, f"{one.what}: {one.harm}", one.fix) for one in found)
         return
     yield Finding(what, "", f"{table.full_name}, role {user}")
-    quoted = f'"{table.names.schema}"."{table.names.message}"'
+    quoted = identifier(table.names.schema, table.names.message)
     if connection.execute(_INDEXED, (quoted,)).fetchone() == (0,):
         problem = f"table {table.full_name} has no index on xid: each batch reads the whole table"
         yield Finding(what, problem, "run `outbox table create`")

@@ -19,8 +19,9 @@ from outbox._kafka.channel import verify_channel
 from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.groups import commit_missing, missing_offsets
 from outbox._kafka.range_reader import Span, SpanReader
+from outbox._postgres.ddl import identifier
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import TRY_OWN, Counts, source_name
+from outbox._postgres.source_statements import TRY_OWN, Counts
 from outbox._postgres.table_contract import breaches
 from outbox._rules.source_progress import Committed, Progress, is_foreign
 from outbox.errors import KafkaUnreachable, UsageError
@@ -367,7 +368,7 @@ class Resumption:
         }
 
     def _own(self, connection: psycopg.Connection[Any], view: TableView) -> None:
-        deadline, lock = time.monotonic() + LOCK_SECONDS, source_name(self.names.schema, self.names.source)
+        deadline, lock = time.monotonic() + LOCK_SECONDS, identifier(self.names.schema, self.names.source)
         while connection.execute(TRY_OWN, (lock,)).fetchone() != (True,):
             if time.monotonic() > deadline:
                 owner = view.owner()

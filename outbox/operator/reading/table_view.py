@@ -11,11 +11,11 @@ from typing import Any, LiteralString, NamedTuple
 
 import psycopg
 
-from outbox._postgres.ddl import written
+from outbox._postgres.ddl import identifier, written
 from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, query_problem, server_limits
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import HALTED, OWNER, PROGRESS, STATEMENT_SECONDS, Owner, source_name
+from outbox._postgres.source_statements import HALTED, OWNER, PROGRESS, STATEMENT_SECONDS, Owner
 from outbox._postgres.table_errors import explanation_of
 from outbox._rules.source_progress import Progress
 from outbox._settings.declared import TableSettings
@@ -190,7 +190,7 @@ class TableView:
     def __init__(self, table: MessageTable | ForeignSource, connection: psycopg.Connection[Any]) -> None:
         self.table = table
         self.connection = connection
-        self._source = source_name(table.names.schema, table.names.source)
+        self._source = identifier(table.names.schema, table.names.source)
 
     def all(self, statement: LiteralString, parameters: Any = ()) -> list[tuple[Any, ...]]:
         return self.connection.execute(self.table.compose(statement), parameters).fetchall()

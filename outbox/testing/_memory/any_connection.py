@@ -2,15 +2,15 @@
 
 import inspect
 import sqlite3
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy.util import await_only
 
-from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement, local_connection
+from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, local_connection
 from outbox._publish.waiting import BLOCKING
 from outbox.errors import UsageError
 
@@ -41,7 +41,7 @@ class AnyConnection(LocalConnection):
             and getattr(driver, "autocommit", None) is not False
         )
 
-    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> Result:
         del statement, parameters
         raise UsageError(
             f"The library runs no statements on a connection of {type(self.driver).__module__}. Use psycopg 3."
@@ -69,10 +69,11 @@ class AnyConnection(LocalConnection):
     def unlisten(self, handler: NoticeHandler) -> None:
         """Do nothing: other drivers provide no notices."""
 
-    def autocommit(self, *, on: bool) -> AbstractContextManager[None]:
+    @contextmanager
+    def autocommit(self, *, on: bool) -> Iterator[None]:
         """Leave the mode unchanged."""
         del on
-        return nullcontext()
+        yield
 
 
 def memory_connection(driver: object) -> LocalConnection:

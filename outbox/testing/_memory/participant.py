@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from psycopg import sql
-
 from outbox._half.draft import Draft, refuse, why_not_for
 from outbox._half.sender import Sender
 from outbox._kafka.channel import ChannelDescription
@@ -99,7 +97,7 @@ def _topic(name: str, partitions: int, max_message_bytes: int = MAX_MESSAGE_BYTE
     return TopicDescription(name, _ID, partitions, 1, {"max.message.bytes": str(max_message_bytes)})
 
 
-_MARK = sql.SQL("SELECT current_setting('outbox.transaction', true)")
+_MARK = "SELECT current_setting('outbox.transaction', true)"
 
 
 class MemoryParticipant(Draft):

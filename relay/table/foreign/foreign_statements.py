@@ -7,8 +7,7 @@ quoted.
 from collections.abc import Mapping
 from typing import LiteralString, NamedTuple
 
-from psycopg import sql
-
+from outbox._postgres.ddl import identifier, literal
 from outbox._postgres.source_statements import COUNTED
 from outbox._rules.foreign_layout import Layout, QualifiedName
 from outbox.settings import TableNames
@@ -87,6 +86,11 @@ _THERE: LiteralString = (
     " UNION SELECT row_id FROM {discarded} WHERE row_id = ANY (CAST(%(ids)s AS text[]))"
     " AND reason <> 'LEFT_IN_TABLE'"
 )
+_NAMED: LiteralString = "CAST((SELECT ids FROM named) AS {ids})"
+_FIELD: LiteralString = "({}, to_json({}), {})"
+_FIELDS: LiteralString = (
+    "(SELECT json_object_agg(f.name, f.value) FILTER (WHERE f.kept) FROM (VALUES {}) AS f (name, value, kept))"
+)
 
 
 class ForeignStatements(NamedTuple):
@@ -98,10 +102,10 @@ class ForeignStatements(NamedTuple):
         there: Returns those of some ids whose rows wait or are discarded.
     """
 
-    window: sql.Composed
-    move: sql.Composed
-    figures: sql.Composed
-    there: sql.Composed
+    window: str
+    move: str
+    figures: str
+    there: str
 
 
 def make_statements(
@@ -119,146 +123,137 @@ def make_statements(
         mark: Column that is set after the delivery; empty: rows are deleted.
     """
     parts = _parts(layout, name, types, mark)
-    settle = sql.SQL(_MARK if mark else _DELETE).format(**parts)
-    named = sql.SQL("CAST((SELECT ids FROM named) AS {ids})").format(**parts)
-    refused = sql.SQL("CAST(%(refused)s AS {ids})").format(**parts)
-    discarded = sql.Identifier(names.schema, names.discarded)
+    settle = (_MARK if mark else _DELETE).format(**parts)
+    named = _NAMED.format(**parts)
+    refused = "CAST(%(refused)s AS {ids})".format(**parts)
+    discarded = identifier(names.schema, names.discarded)
     return ForeignStatements(
-        sql.SQL(_WINDOW).format(**parts, **_contents(layout, types, mark, forms)),
-        sql.SQL(_MOVE).format(
+        _WINDOW.format(**parts, **_contents(layout, types, mark, forms)),
+        _MOVE.format(
             **parts,
             settle=settle,
             named=named,
-            gone_stay=sql.SQL(_STAY).format(**parts, done=sql.SQL("gone"), which=named),
-            counted=sql.SQL(COUNTED),
-            refused_stay=sql.SQL(_STAY).format(**parts, done=sql.SQL("moved"), which=refused),
-            copy=sql.SQL("CAST(NULL AS json)") if mark else _copy(types),
-            source=sql.Identifier(names.schema, names.source),
+            gone_stay=_STAY.format(**parts, done="gone", which=named),
+            counted=COUNTED,
+            refused_stay=_STAY.format(**parts, done="moved", which=refused),
+            copy="CAST(NULL AS json)" if mark else _copy(types),
+            source=identifier(names.schema, names.source),
             discarded=discarded,
         ),
-        sql.SQL(_FIGURES).format(**parts),
-        sql.SQL(_THERE).format(**parts, discarded=discarded),
+        _FIGURES.format(**parts),
+        _THERE.format(**parts, discarded=discarded),
     )
 
 
-def waiting_rows(mark: sql.Composable, type_: str) -> sql.Composed:
+def waiting_rows(mark: str, type_: str) -> str:
     """Return the condition of rows that wait for their mark; the index of the table must have the same one."""
-    return sql.SQL("{} IS NULL" if type_ in TIMES else "{} IS NOT TRUE").format(mark)
+    return f"{mark} IS NULL" if type_ in TIMES else f"{mark} IS NOT TRUE"
 
 
-def _parts(layout: Layout, name: QualifiedName, types: Mapping[str, str], mark: str) -> dict[str, sql.Composable]:
+def _parts(layout: Layout, name: QualifiedName, types: Mapping[str, str], mark: str) -> dict[str, str]:
     id_ = layout.columns["id"]
     order = [layout.order] if layout.order == id_ else [layout.order, id_]
     type_ = types.get(mark, "")
     return {
-        "table": sql.Identifier(*name),
+        "table": identifier(*name),
         "id": _column(id_),
-        "ids": sql.SQL(ID_ARRAYS[types[id_]]),
-        "order": sql.SQL(", ").join(map(_column, order)),
-        "waits": waiting_rows(_column(mark), type_) if mark else sql.SQL("true"),
-        "mark": sql.Identifier(mark or id_),
-        "settled": sql.SQL("NOT ({})").format(waiting_rows(_column(mark), type_)) if mark else sql.SQL("true"),
-        "now": sql.SQL("statement_timestamp()" if type_ in TIMES else "true"),
-        "lookahead": sql.Literal(LOOKAHEAD),
+        "ids": ID_ARRAYS[types[id_]],
+        "order": ", ".join(map(_column, order)),
+        "waits": waiting_rows(_column(mark), type_) if mark else "true",
+        "mark": identifier(mark or id_),
+        "settled": f"NOT ({waiting_rows(_column(mark), type_)})" if mark else "true",
+        "now": "statement_timestamp()" if type_ in TIMES else "true",
+        "lookahead": str(LOOKAHEAD),
         "age": _age(layout.order, types),
     }
 
 
 def _contents(
     layout: Layout, types: Mapping[str, str], mark: str, forms: Mapping[str, LiteralString]
-) -> dict[str, sql.Composable]:
+) -> dict[str, str]:
     size = _size(layout, types, forms, whole=not mark)
     bounded = {role: _bounded(size, _bytes(layout.column(role), types, forms)) for role in ("key", "value")}
     headers = layout.column("headers")
-    placed = sql.SQL(", ").join(_stored(_text(name, forms)) for name, _ in layout.placed)
+    placed = ", ".join(_stored(_text(name, forms)) for name, _ in layout.placed)
     return {
         **bounded,
         "size": size,
         "headers": _bounded(size, _stored(_text(headers, forms))),
-        "topic": _stored(sql.SQL("left({}, 1000)").format(_text(layout.column("topic"), forms))),
-        "service": _stored(sql.SQL("left({}, 1000)").format(_text(layout.column("service"), forms))),
+        "topic": _stored(f"left({_text(layout.column('topic'), forms)}, 1000)"),
+        "service": _stored(f"left({_text(layout.column('service'), forms)}, 1000)"),
         "partition": _integer(layout.column("partition")),
         "timestamp": _milliseconds(layout.column("timestamp"), types),
-        "placed": _bounded(size, sql.SQL("CAST(ARRAY[{}] AS bytea[])").format(placed)),
+        "placed": _bounded(size, f"CAST(ARRAY[{placed}] AS bytea[])"),
     }
 
 
-def _column(name: str) -> sql.Composable:
-    return sql.SQL(sql.Identifier("t", name).as_string().replace("%", "%%"))
+def _column(name: str) -> str:
+    return identifier("t", name).replace("%", "%%")
 
 
-def _copy(types: Mapping[str, str]) -> sql.Composable:
+def _copy(types: Mapping[str, str]) -> str:
     """Return the row as JSON. A column that has JSON's `null` is left out: it would be taken for NULL."""
     if not {"json", "jsonb"} & {*types.values()}:
-        return sql.SQL("row_to_json(t.*)")
+        return "row_to_json(t.*)"
     fields = [
-        sql.SQL("({}, to_json({}), {})").format(
-            sql.SQL(sql.Literal(name).as_string().replace("%", "%%")),
-            _column(name),
-            sql.SQL(_KEPT.get(type_, "true")).format(_column(name)),
-        )
-        for name, type_ in types.items()
+        _FIELD.format(literal(name).replace("%", "%%"), column, _KEPT.get(type_, "true").format(column))
+        for (name, type_), column in zip(types.items(), map(_column, types), strict=True)
     ]
-    text = "(SELECT json_object_agg(f.name, f.value) FILTER (WHERE f.kept) FROM (VALUES {}) AS f (name, value, kept))"
-    return sql.SQL(text).format(sql.SQL(", ").join(fields))
+    return _FIELDS.format(", ".join(fields))
 
 
-def _text(column: str, forms: Mapping[str, LiteralString]) -> sql.Composable:
-    return sql.SQL(forms.get(column, PLAIN)).format(_column(column)) if column else sql.SQL("NULL::text")
+def _text(column: str, forms: Mapping[str, LiteralString]) -> str:
+    return forms.get(column, PLAIN).format(_column(column)) if column else "NULL::text"
 
 
-def _stored(text: sql.Composable) -> sql.Composable:
+def _stored(text: str) -> str:
     """Return text as the bytes that the database keeps, which no conversion can refuse (R60)."""
-    return sql.SQL("convert_to({}, getdatabaseencoding())").format(text)
+    return f"convert_to({text}, getdatabaseencoding())"
 
 
-def _integer(column: str) -> sql.Composable:
-    return sql.SQL("{}::bigint").format(_column(column)) if column else sql.SQL("NULL::bigint")
+def _integer(column: str) -> str:
+    return f"{_column(column)}::bigint" if column else "NULL::bigint"
 
 
-def _bytes(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> sql.Composable:
+def _bytes(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> str:
     if not column:
-        return sql.SQL("NULL::bytea")
+        return "NULL::bytea"
     if types[column] == "bytea":
         return _column(column)
     return _stored(_text(column, forms))
 
 
-def _milliseconds(column: str, types: Mapping[str, str]) -> sql.Composable:
+def _milliseconds(column: str, types: Mapping[str, str]) -> str:
     """Return ms since 1970; -1, which is refused, for infinity."""
     if not column or types[column] not in TIMES:
         return _integer(column)
-    return sql.SQL(
+    return (
         "CASE WHEN isfinite({0}) THEN CAST(floor(extract(epoch FROM {0}) * 1000) AS bigint)"
         " WHEN {0} IS NOT NULL THEN -1 END"
     ).format(_column(column))
 
 
-def _age(order: str, types: Mapping[str, str]) -> sql.Composable:
+def _age(order: str, types: Mapping[str, str]) -> str:
     if types[order] != "timestamptz":
-        return sql.SQL("NULL")
-    return sql.SQL("CASE WHEN isfinite({0}) THEN extract(epoch FROM clock_timestamp() - {0}) END").format(
-        _column(order)
-    )
+        return "NULL"
+    return "CASE WHEN isfinite({0}) THEN extract(epoch FROM clock_timestamp() - {0}) END".format(_column(order))
 
 
-def _size(
-    layout: Layout, types: Mapping[str, str], forms: Mapping[str, LiteralString], *, whole: bool
-) -> sql.Composable:
+def _size(layout: Layout, types: Mapping[str, str], forms: Mapping[str, LiteralString], *, whole: bool) -> str:
     """Return the bytes of what is read of a row, or of the whole row if it may be copied."""
     read = {column for role in ("key", "value", "headers") if (column := layout.column(role))}
     read |= {column for column, _ in layout.placed}
     lengths = [_length(column, types, forms) for column in sorted(read)]
     for column in sorted(set(types) - read) if whole else ():
         length = "octet_length" if types[column] in _STRINGS else "pg_column_size"
-        lengths.append(sql.SQL("coalesce({}({})::bigint, 0)").format(sql.SQL(length), _column(column)))
-    return sql.SQL("({} + 300)").format(sql.SQL(" + ").join(lengths))
+        lengths.append(f"coalesce({length}({_column(column)})::bigint, 0)")
+    return "({} + 300)".format(" + ".join(lengths))
 
 
-def _length(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> sql.Composable:
+def _length(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> str:
     string = _column(column) if types[column] in _STRINGS else _text(column, forms)
-    return sql.SQL("coalesce(octet_length({})::bigint, 0)").format(string)
+    return f"coalesce(octet_length({string})::bigint, 0)"
 
 
-def _bounded(size: sql.Composable, expression: sql.Composable) -> sql.Composable:
-    return sql.SQL("CASE WHEN {} <= {} THEN {} END").format(size, sql.Literal(MAX_BYTES), expression)
+def _bounded(size: str, expression: str) -> str:
+    return f"CASE WHEN {size} <= {MAX_BYTES} THEN {expression} END"

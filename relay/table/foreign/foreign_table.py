@@ -6,9 +6,9 @@ from typing import Any, LiteralString
 
 import psycopg
 import structlog
-from psycopg import sql
 
 from outbox._failpoints import failpoint
+from outbox._postgres.ddl import identifier
 from outbox._postgres.foreign_catalog import TableFacts, facts_of, has_cache
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.source_progress import Progress
@@ -108,13 +108,11 @@ class ForeignTable(OwnedTable):
 
     def _index(self, facts: TableFacts) -> str:
         """Return the statement that creates the index which the relay's reads need."""
-        columns = sql.SQL(", ").join(
-            map(sql.Identifier, dict.fromkeys((self._layout.order, self._layout.columns["id"])))
-        )
-        made = f"CREATE INDEX CONCURRENTLY ON {self._source.full_name} ({columns.as_string()})"
+        columns = ", ".join(map(identifier, dict.fromkeys((self._layout.order, self._layout.columns["id"]))))
+        made = f"CREATE INDEX CONCURRENTLY ON {self._source.full_name} ({columns})"
         if not self._mark:
             return made
-        return f"{made} WHERE {waiting_rows(sql.Identifier(self._mark), facts.types[self._mark]).as_string()}"
+        return f"{made} WHERE {waiting_rows(identifier(self._mark), facts.types[self._mark])}"
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
         cursor = self._connection.cursor(binary=True)

@@ -2,8 +2,6 @@
 
 import asyncio
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -18,7 +16,7 @@ from sqlalchemy.schema import MetaData
 
 from outbox import AsyncHalfOutbox, Message
 from outbox._kafka.admin import admin_client
-from outbox.async_outbox import AsyncHalfTransaction
+from outbox.async_half_outbox import AsyncHalfTransaction
 from outbox.errors import PublishFailed, UsageError
 from outbox.protocol.op import OpKind
 from tests.support.async_shop import AsyncShop
@@ -328,23 +326,6 @@ async def test_the_event_loop_goes_on_during_publication(shop: Shop) -> None:
         assert len(gaps) > published
         assert max(gaps) < took
     assert len(shop.delivered(2_000, topic)) == 2_000
-
-
-WITHOUT_GREENLET = """
-import sys
-sys.modules["greenlet"] = None
-import outbox
-with outbox.HalfOutbox("orders", {"bootstrap.servers": "127.0.0.1:1"}):
-    print("the blocking one works")
-outbox.AsyncOutbox
-"""
-
-
-def test_without_greenlet_the_error_says_what_to_install() -> None:
-    command = [sys.executable, "-c", WITHOUT_GREENLET]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "the blocking one works\n"
-    assert "ImportError: AsyncOutbox needs greenlet: pip install 'kafka-transactional-outbox[asyncio]'" in done.stderr
 
 
 async def test_an_eager_half_of_a_task_is_rolled_back_by_its_marker(shop: Shop) -> None:

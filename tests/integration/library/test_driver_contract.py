@@ -1,6 +1,8 @@
 """One suite for connections of drivers: the outbox in memory follows their transactions as the message table does."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -102,6 +104,27 @@ def test_a_connection_that_is_closed_after_its_commit(outbox: Outbox, site: Site
 def _fail_after(call: Any, *arguments: object) -> None:
     call(*arguments)
     raise ZeroDivisionError
+
+
+BARE = """
+import asyncio, sys
+sys.modules |= dict.fromkeys(["psycopg", "confluent_kafka"])
+import asyncpg
+from outbox import AsyncOutbox, Message, TableNames
+
+async def publish(url, prefix):
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        await AsyncOutbox("test", tables=TableNames(prefix=prefix)).publish(connection, Message("orders", "bare"))
+
+asyncio.run(publish(*sys.argv[1:]))
+"""
+
+
+def test_asyncpg_needs_neither_psycopg_nor_librdkafka(site: Site) -> None:
+    site.sql(f"DELETE FROM {site.tables.message}")
+    subprocess.run([sys.executable, "-c", BARE, site.postgres_url, site.tables.prefix], check=True, timeout=60)
+    assert site.sql(f"SELECT topic, value FROM {site.tables.message}") == [("orders", b"bare")]
 
 
 async def test_asyncpg(outbox: Outbox, site: Site) -> None:

@@ -50,7 +50,7 @@ def engine(site: Site, inbox: Inbox) -> Engine:
 
 
 def _ids(site: Site, group: str = "billing") -> list[str]:
-    query = f"SELECT message_id FROM {InboxTable(site.tables).name} WHERE consumer_group = %s ORDER BY 1"
+    query = f"SELECT message_id FROM {site.tables.inbox} WHERE consumer_group = %s ORDER BY 1"
     return [id_ for (id_,) in site.sql(query, group)]
 
 
@@ -187,7 +187,7 @@ def test_a_row_that_a_trigger_keeps_out_is_not_taken_for_a_message_that_was_hand
     site: Site, inbox: Inbox, engine: Engine
 ) -> None:
     """R78: the message would never be handled, in silence."""
-    name = InboxTable(site.tables).name
+    name = site.tables.inbox
     site.sql(
         f"CREATE FUNCTION {name}_no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
         f" CREATE TRIGGER n BEFORE INSERT ON {name} FOR EACH ROW EXECUTE FUNCTION {name}_no()"
@@ -265,7 +265,7 @@ def test_the_documented_clean_up_deletes_what_is_old(site: Site, engine: Engine)
     old = [f"old/{number}" for number in range(5)]
     with Session(engine) as session, session.begin():
         assert all(Inbox("billing", site.tables).once(session, id_) for id_ in [*old, "young/0"])
-    table = InboxTable(site.tables).name
+    table = site.tables.inbox
     site.sql(f"UPDATE {table} SET received_at = now() - interval '31 days' WHERE message_id = ANY (%s)", old)
     statement = re.search(r"DELETE FROM outbox_inbox[^;]*;", (ROOT / "docs" / "consume.md").read_text())
     assert statement

@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox import HalfOutbox, Message, MessageRefused
-from outbox.async_outbox import AsyncHalfOutbox, AsyncHalfTransaction, AsyncOutbox
+from outbox.async_half_outbox import AsyncHalfOutbox, AsyncHalfTransaction
+from outbox.async_outbox import AsyncOutbox
 from outbox.errors import UsageError
 from outbox.message import HeadersInput
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, assert_published

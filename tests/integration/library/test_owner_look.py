@@ -14,8 +14,9 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outbox import AsyncOutbox, Message, Outbox
+from outbox._postgres.ddl import identifier
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import TRY_OWN, source_name
+from outbox._postgres.source_statements import TRY_OWN
 from outbox._table import row_writer
 from outbox.prometheus import PrometheusRecorder
 from outbox.recorder import NoRecorder
@@ -49,7 +50,7 @@ class Place:
     @contextmanager
     def owned(self) -> Iterator[None]:
         with self.site.connect() as connection:
-            source = source_name(self.site.tables.schema, self.site.tables.source)
+            source = identifier(self.site.tables.schema, self.site.tables.source)
             assert connection.execute(TRY_OWN, (source,)).fetchone() == (True,)
             owner = connection.info.backend_pid
             yield

@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 
 from outbox import AsyncOutbox, Message, Outbox, Receipt, TableNames
 from outbox._postgres.message_table import MessageTable
-from outbox._table.row_writer import COPY_ROWS, CopyConnection
+from outbox._table.psycopg_connection import PsycopgConnection
+from outbox._table.row_writer import COPY_ROWS
 from outbox.errors import TableError
 from tests.support.doors import sqlalchemy_url
 from tests.support.harness import Site
@@ -50,13 +51,13 @@ def place(servers: Servers) -> Iterator[Place]:
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ran: list[str] = []
-    original = CopyConnection.copy
+    original = PsycopgConnection.copy
 
-    def copy(self: CopyConnection, text: str, pieces: Any) -> int:
+    def copy(self: PsycopgConnection, text: str, pieces: Any) -> int:
         ran.append(text)
         return original(self, text, pieces)
 
-    monkeypatch.setattr(CopyConnection, "copy", copy)
+    monkeypatch.setattr(PsycopgConnection, "copy", copy)
     return ran
 
 

@@ -10,8 +10,9 @@ import pytest
 from psycopg import sql
 
 from outbox import Message
+from outbox._postgres.ddl import identifier
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import TRY_OWN, source_name
+from outbox._postgres.source_statements import TRY_OWN
 from outbox.operator.commands import doctor, pending
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
@@ -26,7 +27,7 @@ ROLES = {"outbox_relay": "relay", "outbox_operator": "operator", "outbox_checker
 @contextmanager
 def _holding(site: Site, dsn: str) -> Iterator[int]:
     with psycopg.connect(dsn, autocommit=True) as session:
-        place = source_name(site.tables.schema, site.tables.source)
+        place = identifier(site.tables.schema, site.tables.source)
         assert session.execute(TRY_OWN, (place,)).fetchone() == (True,)
         yield session.info.backend_pid
 

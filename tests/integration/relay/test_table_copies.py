@@ -23,9 +23,7 @@ def copy(site: Site) -> TableNames:
     there, here = MessageTable(names), site.tables
     with site.connect() as connection:
         there.create(connection)
-        connection.execute(
-            there.compose("INSERT INTO {source} SELECT * FROM public.").as_bytes(connection) + here.source.encode()
-        )
+        connection.execute(there.compose("INSERT INTO {source} SELECT * FROM public.") + here.source)
     return names
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from outbox._postgres.source_statements import OWNER, source_name
+from outbox._postgres.ddl import identifier
+from outbox._postgres.source_statements import OWNER
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import relay_settings
 from tests.support.row_proof import RowProof
@@ -64,7 +65,7 @@ class _Fight:
         """End the owner's session in the database: its lock is free, and its producer goes on."""
         names = self.site.tables
         with self.site.connect() as connection:
-            source = source_name(names.schema, names.source)
+            source = identifier(names.schema, names.source)
             owner = connection.execute(OWNER, {"source": source}).fetchone()
             assert owner is not None
             connection.execute("SELECT pg_terminate_backend(%s, 10000)", (owner[0],))

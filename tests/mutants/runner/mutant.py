@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
+
 
 class Harm(enum.StrEnum):
     """What becomes of messages without a rule."""
@@ -73,7 +75,8 @@ class Mutant:
 
 def _signature(function: Callable[..., Any]) -> str:
     """Names, kinds and defaults of the parameters, and the types of all but `self`, which a function must name."""
-    found = inspect.signature(function, eval_str=True)  # either file may postpone its annotations
+    # Either file may postpone its annotations, and import psycopg for them only.
+    found = inspect.signature(function, locals={"psycopg": psycopg}, eval_str=True)
     parameters = [
         parameter.replace(annotation=parameter.empty) if parameter.name == "self" else parameter
         for parameter in found.parameters.values()

@@ -8,7 +8,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from outbox import Message
-from outbox.async_outbox import AsyncHalfOutbox
+from outbox.async_half_outbox import AsyncHalfOutbox
 from outbox.testing import InMemoryHalfOutbox, VisibleRecord, assert_published
 
 

@@ -9,7 +9,7 @@ from psycopg.pq import TransactionStatus
 
 from outbox import Message, Receipt
 from outbox._half.draft import Draft
-from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement
+from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result
 from outbox._publish.sqlalchemy_session import PublishedTransaction
 from outbox._publish.waiting import BLOCKING
 from outbox.errors import CommitOutcomeUnknown, UsageError
@@ -22,10 +22,12 @@ class Connection(LocalConnection):
 
     waiting = BLOCKING
     status = TransactionStatus.INTRANS
-    driver = object()
     closed = False
 
-    def execute(self, _statement: Statement, _parameters: Sequence[object] = ()) -> Result:
+    def __init__(self) -> None:
+        self.driver = object()
+
+    def execute(self, _statement: str, _parameters: Sequence[object] = ()) -> Result:
         raise NotImplementedError
 
     def rollback(self) -> None:

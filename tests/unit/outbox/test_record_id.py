@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from outbox._kafka.consumed_records import message_id_of
+from outbox._consume.record_id import message_id_of
 from outbox.errors import UsageError
 
 ID = "018f0000-0000-7000-8000-000000000000/0"

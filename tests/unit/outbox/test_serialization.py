@@ -17,7 +17,6 @@ from confluent_kafka.serialization import (
     IntegerSerializer,
     MessageField,
     SerializationContext,
-    SerializationError,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +24,7 @@ from pydantic import BaseModel
 
 from outbox import Message, MessageRefused
 from outbox.errors import UsageError
-from outbox.serialization import JsonSerializer, TypedTopic, to_json
+from outbox.serialization import JsonSerializer, SerializationError, TypedTopic, to_json
 from tests.support.schemas import AVRO, JSON_SCHEMA, ORDER, SCHEMAS, Schema, new_registry
 
 ID = UUID(int=7)

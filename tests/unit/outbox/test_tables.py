@@ -1,11 +1,10 @@
 """The DDL as text, names of roles, message ids: what needs no server."""
 
-import psycopg
 import pytest
 from typer.testing import CliRunner
 
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import written
+from outbox._postgres.ddl import identifier, literal, written
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
@@ -20,7 +19,7 @@ NAMES = TableNames("shop", "our")
 
 def test_every_statement_ends_with_a_semicolon_and_says_one_thing() -> None:
     for table in (CallbackTable(NAMES), InboxTable(NAMES)):
-        statements = [statement.as_string() for statement in table.statements()]
+        statements = table.statements()
         assert table.ddl() == "".join(f"{statement};\n" for statement in statements)
         assert all(statement.split()[0] in {"DO", "CREATE", "COMMENT", "INSERT"} for statement in statements)
         assert all(";\n" not in statement and statement == statement.strip() for statement in statements)
@@ -29,18 +28,18 @@ def test_every_statement_ends_with_a_semicolon_and_says_one_thing() -> None:
 def test_roles_get_what_they_need_and_no_more() -> None:
     table, inbox = CallbackTable(NAMES), InboxTable(NAMES)
     usage = 'GRANT USAGE ON SCHEMA "shop" TO "one"'
-    assert [statement.as_string() for statement in table.application_grant("one").statements()] == [
+    assert table.application_grant("one").statements() == [
         usage,
         'GRANT SELECT, INSERT ON "shop"."our_transaction" TO "one"',
         'GRANT SELECT ON "shop"."our_meta" TO "one"',
     ]
-    assert [statement.as_string() for statement in table.checker_grant("one").statements()] == [
+    assert table.checker_grant("one").statements() == [
         usage,
         'GRANT SELECT, INSERT, DELETE ON "shop"."our_transaction" TO "one"',
         'GRANT SELECT, INSERT, UPDATE ON "shop"."our_meta" TO "one"',
         'GRANT SELECT, UPDATE ON "shop"."our_fence" TO "one"',
     ]
-    assert [statement.as_string() for statement in inbox.consumer_grant("one").statements()] == [
+    assert inbox.consumer_grant("one").statements() == [
         usage,
         'GRANT SELECT, INSERT ON "shop"."our_inbox" TO "one"',
     ]
@@ -49,7 +48,7 @@ def test_roles_get_what_they_need_and_no_more() -> None:
 def test_the_roles_of_table_mode_get_what_they_need_and_no_more() -> None:
     table = MessageTable(NAMES)
     about = "SELECT (xid, id, created_at, service, topic, partition, timestamp)"
-    assert [statement.as_string() for statement in table.relay_grant("one").statements()[1:]] == [
+    assert table.relay_grant("one").statements()[1:] == [
         'GRANT SELECT, INSERT, DELETE ON "shop"."our_message" TO "one"',
         'GRANT SELECT, UPDATE, DELETE ON "shop"."our_scheduled" TO "one"',
         'GRANT SELECT ON "shop"."our_message_id_seq" TO "one"',
@@ -57,7 +56,7 @@ def test_the_roles_of_table_mode_get_what_they_need_and_no_more() -> None:
         'GRANT SELECT, INSERT, DELETE ON "shop"."our_delivered" TO "one"',
         'GRANT SELECT, INSERT, UPDATE ON "shop"."our_source" TO "one"',
     ]
-    assert [statement.as_string() for statement in table.checker_grant("one").statements()[1:]] == [
+    assert table.checker_grant("one").statements()[1:] == [
         f'GRANT {about} ON "shop"."our_message" TO "one"',
         f'GRANT {about}, SELECT (reason) ON "shop"."our_discarded" TO "one"',
         'GRANT SELECT ON "shop"."our_delivered" TO "one"',
@@ -163,4 +162,13 @@ def test_a_consumer_group_has_a_name(service: str) -> None:
 
 def test_an_inbox_shows_its_service_and_table() -> None:
     assert repr(Inbox("billing", NAMES)) == "Inbox(group='billing', table='shop.our_inbox')"
-    assert psycopg.sql.Identifier("our_inbox").as_string() in InboxTable(NAMES).ddl()
+    assert '"our_inbox"' in InboxTable(NAMES).ddl()
+
+
+def test_names_and_texts_are_quoted() -> None:
+    assert identifier("shop", 'Or"ders') == '"shop"."Or""ders"'
+    assert literal("it's") == "'it''s'"
+    assert literal("a\\' --") == " E'a\\\\'' --'", "safe whatever standard_conforming_strings is"
+    for quoted in (identifier, literal):
+        with pytest.raises(ConfigurationError, match="has a NUL"):
+            quoted("a\0b")

@@ -1,6 +1,13 @@
-"""Whether psycopg finds libpq; pip installs psycopg without it."""
+"""Whether an object is psycopg's, and whether psycopg finds libpq: an application may have another driver."""
 
+import sys
 from importlib import import_module
+
+
+def is_psycopg(found: object, *classes: str) -> bool:
+    """Return whether an object is of one of psycopg's classes: who has one has imported psycopg."""
+    module = sys.modules.get("psycopg")
+    return isinstance(found, tuple(getattr(module, name, ()) for name in classes))
 
 
 def missing_libpq() -> str | None:

@@ -1,25 +1,42 @@
 """`manage.py outbox_pending`: what waits."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from django.core.management.base import BaseCommand
-from django.db.models import Count, Min
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, connections
 
-from outbox.django.models import WaitingMessage
+from outbox._postgres.ddl import identifier
+from outbox.django import table_names
+
+_WAITING = "SELECT topic, count(*), min({time}) FROM {table} GROUP BY topic ORDER BY topic"
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
     """Show how many messages wait, by topic."""
 
-    help = "Show how many messages wait for the relay, by topic, and since when."
+    help = "Show how many messages wait for the relay, by topic, and since when; or for their time, and until when."
 
     def add_arguments(self, parser: Any) -> None:
         """Add the alias of the database."""
         parser.add_argument("--database", default="default", help="Alias of the database.")
 
     def handle(self, *_: Any, database: str, **_options: Any) -> None:
-        """Print a line for each topic."""
-        rows = WaitingMessage.objects.using(database).values_list("topic")
-        waiting = rows.annotate(Count("id"), Min("created_at")).order_by("topic")
-        lines = [f"{topic}: {count} since {oldest:%Y-%m-%d %H:%M:%S %Z}" for topic, count, oldest in waiting]
-        self.stdout.write("\n".join(lines) or "No message waits.")
+        """Print the lines of `lines()`."""
+        try:
+            with connections[database].cursor() as cursor:
+                self.stdout.write("\n".join(self.lines(cursor)) or "No message waits.")
+        except DatabaseError as error:
+            raise CommandError(
+                f"{error}\nMigrate, and run this as a role that may read the outbox's tables, such as their owner."
+            ) from error
+
+    def lines(self, cursor: Any) -> Iterator[str]:
+        """Yield a line for each topic."""
+        names = table_names()
+        for table, time, words in (
+            (names.message, "created_at", "since"),
+            (names.scheduled, "not_before", "not before"),
+        ):
+            cursor.execute(_WAITING.format(time=time, table=identifier(names.schema, table)))
+            yield from (f"{topic}: {count} {words} {first:%Y-%m-%d %H:%M:%S %Z}" for topic, count, first in cursor)

@@ -81,8 +81,17 @@ def inbox_ddl(tables: TableNames | None = None, *, consumer_roles: Sequence[str]
     Raises:
         ConfigurationError: A name is not allowed.
     """
+    _require_lists({"consumer": consumer_roles})
     table = InboxTable(tables or TableNames())
     return script(table.drop_statements()) if drop else table.ddl([*map(table.consumer_grant, consumer_roles)])
+
+
+def _require_lists(roles: Mapping[str, Sequence[str]]) -> None:
+    for what, given in roles.items():
+        if isinstance(given, str):
+            raise UsageError(
+                f"{what}_roles is the text {given!r}, of which each letter would be a role. Give [{given!r}]."
+            )
 
 
 Part = tuple[CallbackTable | MessageTable | SinkTables | ForeignSource, list[Grant]]
@@ -97,6 +106,7 @@ def parts(
     Args:
         roles: Names of roles by what they are for.
     """
+    _require_lists(roles)
     roles, sink = defaultdict(tuple, roles), sink or bool(roles.get("executor") or roles.get("driver"))
     if foreign and (roles["application"] or roles["checker"] or sink):
         raise UsageError("A foreign table has no roles but those of the relay: the application owns it. Omit others.")

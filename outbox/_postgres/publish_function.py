@@ -21,12 +21,17 @@ TRANSACTION_ID: LiteralString = (
 # No semicolon is at the end of a line: `split()` would end the statement there.
 _BODY: LiteralString = """
 DECLARE made text; wrong text := CASE
-    WHEN $1 !~ '^[A-Za-z0-9._-]{{1,200}}$' THEN 'service ' || quote_literal(left($1, 300)) || ' is no name of a service'
-    WHEN $2 !~ '^(?!__|[.][.]?$)[A-Za-z0-9._-]{{1,249}}$' THEN 'topic ' || quote_literal(left($2, 300)) || ' is refused'
+    WHEN coalesce($1, '') !~ '^[A-Za-z0-9._-]{{1,200}}$'
+    THEN 'service ' || quote_nullable(left($1, 300)) || ' is no name of a service'
+    WHEN coalesce($2, '') !~ '^(?!__|[.][.]?$)[A-Za-z0-9._-]{{1,249}}$'
+    THEN 'topic ' || quote_nullable(left($2, 300)) || ' is no name of a topic that Kafka allows, or is Kafka''s own'
+    WHEN $6 < -1 THEN 'partition ' || $6 || ' is below 0'
     WHEN coalesce(octet_length($3), 0) + coalesce(octet_length($4), 0) > 64000000 THEN 'key and value exceed 64 MB'
+    WHEN jsonb_typeof($5) NOT IN ('object', 'null') THEN 'headers are no JSON object of names and texts'
     WHEN EXISTS (SELECT FROM jsonb_object_keys(nullif($5, 'null')) name WHERE starts_with(name, 'outbox-'))
     THEN 'a header begins with outbox-, which is reserved'
-    WHEN (SELECT sum(octet_length(h.key) + octet_length(h.value)) FROM jsonb_each_text(nullif($5, 'null')) h) > 1000000
+    WHEN (SELECT sum(octet_length(h.key) + coalesce(octet_length(h.value), 0))
+        FROM jsonb_each_text(nullif($5, 'null')) h) > 1000000
     THEN 'headers exceed 1 MB' END;
 BEGIN
     IF wrong IS NOT NULL THEN

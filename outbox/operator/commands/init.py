@@ -35,7 +35,7 @@ class Migration(enum.StrEnum):
 _NEXT = {
     Migration.DJANGO: 'python manage.py migrate   # INSTALLED_APPS += ["outbox.django"]; OUTBOX = {{"name": "{}"}}',
     Migration.ALEMBIC: "alembic upgrade head   # once outbox_tables.py is among your versions",
-    Migration.SQL: "psql --file outbox_tables.sql   # as the owner of the tables",
+    Migration.SQL: "psql --set ON_ERROR_STOP=1 --single-transaction --file outbox_tables.sql   # as the owner",
 }
 """How the migration is run; `{}` is the service."""
 

@@ -661,10 +661,15 @@ def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> 
     ("arguments", "why"),
     [
         ("'or ders', 'stock', 'v'", "service 'or ders' is no name"),
-        *((f"'orders', '{name}', 'v'", f"topic '{name}' is refused") for name in ("", "a b", "..", "__x", "a\n")),
+        ("NULL, 'stock', 'v'", "service NULL is no name"),
+        *((f"'orders', '{name}', 'v'", f"topic '{name}' is no name") for name in ("", "a b", "..", "__x", "a\n")),
+        ("'orders', NULL, 'v'", "topic NULL is no name"),
+        ("'orders', 'stock', 'v', partition => -2", "partition -2 is below 0"),
+        ("'orders', 'stock', 'v', headers => '[]'", "no JSON object"),
         ("'orders', 'stock', repeat('v', 64000000), 'k'", "exceed 64 MB"),
         ("""'orders', 'stock', 'v', headers => '{"a": "b", "outbox-id": "1"}'""", "reserved"),
         ("'orders', 'stock', 'v', headers => jsonb_build_object('a', repeat('v', 1000000))", "headers exceed 1 MB"),
+        ("'orders', 'stock', 'v', headers => jsonb_build_object(repeat('n', 1000001), null)", "headers exceed 1 MB"),
     ],
 )
 def test_the_sql_function_refuses_what_no_relay_delivers(place: Place, arguments: str, why: str) -> None:

@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 import outbox.errors
 from outbox import AsyncHalfOutbox, HalfOutbox, Inbox, Message, Outbox, OutboxError, TableNames, TypedTopic, ddl
 from outbox._cli.setting_options import pairs
+from outbox._postgres.ddl import identifier
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
 from outbox._settings.declared import PostgresSettings
@@ -174,6 +175,11 @@ class _Listener(TransactionListener):
 
 
 OFFLINE: dict[str, tuple[Offline, str]] = {
+    "roles in one text": (lambda: ddl(application_roles="shop"), ", of which each letter would be a role. Give ["),
+    "name that Postgres would cut": (
+        lambda: identifier("a\0b"),
+        "has a NUL, at which Postgres would cut it. Remove it.",
+    ),
     "headers of no pairs": (_message(headers=7), "Give a mapping, or a list of pairs of name and value."),
     "right on a topic of no valid name": (_rights_scope("a/b"), "Use the name of a topic, or a prefix"),
     "right without its topic": (_rights_scope(), " needs more names in channel "),

@@ -98,7 +98,7 @@ def test_halves_are_found_until_they_are_settled_and_in_the_discard_topic(site: 
     assert [one["detail"] for one in _find(site)["messages"] if one["standing"] == "unsettled"] == ["", since]
     story = call_for_json(trace, site, committed)[1]
     assert (story["state"], story["behind"]) == ("committed", since)
-    assert f"it waits {since}: that one is not settled" in call_command(trace, site, committed)[1]
+    assert f"it waits {since}: that one has the same key, and is not settled" in call_command(trace, site, committed)[1]
     assert call_for_json(trace, site, half["id"])[1]["behind"] is None
 
 

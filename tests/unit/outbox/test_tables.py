@@ -1,7 +1,5 @@
 """The DDL as text, names of roles, message ids: what needs no server."""
 
-from functools import partial
-
 import pytest
 from typer.testing import CliRunner
 
@@ -12,7 +10,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
-from outbox.migration import ddl, inbox_ddl
+from outbox.migration import ddl
 from outbox.operator.commands.table import app
 from outbox.settings import TableNames
 
@@ -174,9 +172,3 @@ def test_names_and_texts_are_quoted() -> None:
     for quoted in (identifier, literal):
         with pytest.raises(ConfigurationError, match="has a NUL"):
             quoted("a\0b")
-
-
-def test_one_text_is_no_list_of_roles() -> None:
-    for make in (partial(ddl, application_roles="shop"), partial(inbox_ddl, consumer_roles="shop")):
-        with pytest.raises(UsageError, match=r"Give \['shop'\]"):
-            make()

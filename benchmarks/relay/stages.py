@@ -100,8 +100,8 @@ def measure_stages(rounds: int, messages: int) -> list[Figure]:
     halves = [run_stages(messages) for _ in range(rounds)]
     rows = [run_row_stages(messages) for _ in range(rounds)]
     return [
-        *_figures("relay_stage_", "a message of half mode", STAGES, halves, messages),
-        *_figures("table_relay_stage_", "a row", ROW_STAGES, rows, messages),
+        *_figures("relay_stage_", "half mode", STAGES, halves, messages),
+        *_figures("table_relay_stage_", "table mode", ROW_STAGES, rows, messages),
     ]
 
 
@@ -111,7 +111,7 @@ def _figures(
     return [
         Figure(
             f"{prefix}{stage}",
-            f"relay's own processor time for {of}: {title}",
+            f"relay's CPU, {of}: {title}",
             "µs",
             "all stages",
             [seconds[stage] / messages * 1e6 for seconds in found],

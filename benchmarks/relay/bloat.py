@@ -25,7 +25,7 @@ from tests.support.harness import Site, wait_until
 from tests.support.message_rows import create, relay_settings
 
 NAPTIME = "10s"
-"""What docs/table_mode.md recommends for so many rows a second."""
+"""What docs/table_mode.md recommends above 10,000 rows a second."""
 
 LIMIT = Target("ratio", "at most", 1.1)
 
@@ -50,7 +50,7 @@ _PROVEN: LiteralString = "SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM {del
 
 
 class Size(NamedTuple):
-    """Sizes once so many rows are delivered, MB; the table with its TOAST table, the evidence with its indexes."""
+    """Sizes after a number of delivered rows, MB; the table with its TOAST table, the evidence with its indexes."""
 
     delivered: int
     table: float

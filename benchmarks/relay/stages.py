@@ -139,9 +139,9 @@ def run_stages(messages: int) -> dict[str, float]:
 
 
 def run_row_stages(rows: int) -> dict[str, float]:
-    """Let so many rows, each of a transaction of its own, go through all stages; the seconds that each stage took."""
+    """Let rows, each of a transaction of its own, go through all stages; return the seconds that each stage took."""
     watch, window = Stopwatch(), [_row(number) for number in range(rows)]
-    producer = Producer({**SETTINGS, "bootstrap.servers": "127.0.0.1:1", "log_level": 0})  # nobody answers
+    producer = Producer({**SETTINGS, "bootstrap.servers": "127.0.0.1:1", "log_level": 0})  # no broker is there
     with _without_collector():
         for start in range(0, rows, BatchPolicy().messages):
             _run_window(watch, producer, window[start : start + BatchPolicy().messages])

@@ -70,6 +70,7 @@ def test_the_shop_on_postgres(url: str) -> None:
         assert "3 messages wait or are discarded" in _manage(url, "migrate", "outbox", "zero", "-v0", code=1)
         connection.execute("TRUNCATE outbox_message, outbox_discarded")
     assert "No message waits." in _manage(url, "outbox_pending")
+    assert "No message is discarded." in _manage(url, "outbox_discarded")
     with psycopg.connect(url) as late, psycopg.connect(url, autocommit=True) as other, ThreadPoolExecutor() as pool:
         late.execute("SELECT outbox_publish('shop', 'orders', 'late')")
         dropping = pool.submit(_manage, url, "migrate", "outbox", "zero", "-v0", code=1)

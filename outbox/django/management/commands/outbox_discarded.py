@@ -19,6 +19,7 @@ class Command(outbox_pending.Command):
     """Show the discarded messages, and why."""
 
     help = "Show the messages that could not be delivered, and why; `outbox discarded --table` delivers or drops them."
+    nothing = "No message is discarded."
 
     def lines(self, cursor: Any) -> Iterator[str]:
         """Yield a line for each message, which begins with the id of its transaction."""

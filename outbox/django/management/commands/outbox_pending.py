@@ -15,7 +15,8 @@ _WAITING = "SELECT topic, count(*), min({time}) FROM {table} GROUP BY topic ORDE
 class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
     """Show how many messages wait, by topic."""
 
-    help = "Show how many messages wait for the relay, by topic, and since when; or for their time, and until when."
+    help = "Show by topic how many messages wait for the relay, and since when; and how many wait for their time."
+    nothing = "No message waits."
 
     def add_arguments(self, parser: Any) -> None:
         """Add the alias of the database."""
@@ -25,7 +26,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
         """Print the lines of `lines()`."""
         try:
             with connections[database].cursor() as cursor:
-                self.stdout.write("\n".join(self.lines(cursor)) or "No message waits.")
+                self.stdout.write("\n".join(self.lines(cursor)) or self.nothing)
         except DatabaseError as error:
             raise CommandError(
                 f"{error}\nMigrate, and run this as a role that may read the outbox's tables, such as their owner."
@@ -34,9 +35,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
     def lines(self, cursor: Any) -> Iterator[str]:
         """Yield a line for each topic."""
         names = table_names()
-        for table, time, words in (
-            (names.message, "created_at", "since"),
-            (names.scheduled, "not_before", "not before"),
-        ):
+        tables = (names.scheduled, "not_before", "not before"), (names.message, "created_at", "since")
+        for table, time, words in tables:  # in the order in which messages move: none is missed
             cursor.execute(_WAITING.format(time=time, table=identifier(names.schema, table)))
             yield from (f"{topic}: {count} {words} {first:%Y-%m-%d %H:%M:%S %Z}" for topic, count, first in cursor)

@@ -111,15 +111,19 @@ class Application:
         """Run a business statement that changes the row chosen by a number."""
         session.execute(_UPDATE, {"id": number % BUSINESS_ROWS})
 
-    def transaction(self, tell: Tell, number: int, statements_after: int = 0) -> None:
+    def transaction(
+        self, tell: Tell, number: int, statements_after: int = 0, keys: Sequence[str] | None = None
+    ) -> None:
         """One local transaction: UPDATE, tell, some more UPDATEs, COMMIT.
 
         Args:
             number: Chooses the rows; threads with numbers of their own do not meet.
+            keys: Of its messages; None for one message, whose key is the number.
         """
         with Session(self.engine) as session, session.begin():
             self.update(session, number)
-            tell(session, str(number).encode())
+            for key in keys or [str(number)]:
+                tell(session, key.encode())
             for _ in range(statements_after):
                 self.update(session, number)
 

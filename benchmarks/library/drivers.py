@@ -106,7 +106,7 @@ def measure_drivers(
                 name,
                 "outbox-table insert by the same driver",
                 f"{name} insert",
-                Target("ratio", "at least", 0.95),
+                Target("ratio", "at least", 0.9),
             )
             for name in DRIVERS
         ),

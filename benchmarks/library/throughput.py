@@ -41,7 +41,7 @@ class Scene:
     relayed: bool = False
 
 
-_TARGETS = {"insert": Target("ratio", "at least", 0.9), "no_messaging": Target("ratio", "at least", 0.75)}
+_TARGETS = {"insert": Target("ratio", "at least", 0.45), "no_messaging": Target("ratio", "at least", 0.75)}
 _TARGETS_LARGE = {"insert": Target("ratio", "at least", 2.0)}
 
 ALONE = Scene("_alone", "256 B, without a relay", SMALL, _TARGETS)

@@ -25,7 +25,7 @@ from benchmarks.place import start_place
 from benchmarks.polling_relay import empty_table
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
-from benchmarks.steady import RATE
+from benchmarks.steady import BUSY, RATE
 from stack import Stack
 from tests.support.harness import Site
 
@@ -70,8 +70,8 @@ class Size:
         return [Scene(messages, size, each) for size, messages in sizes.items() for each in (1, 5)]
 
     def rates(self) -> list[int]:
-        """Transactions per second of the steady runs."""
-        return [50, RATE, 1_000, 2_000] if self.whole else [RATE]
+        """Messages per second of the steady runs."""
+        return [50, RATE, 1_000, BUSY] if self.whole else [RATE, BUSY]
 
     def loads(self) -> list[Load]:
         """How applications run."""

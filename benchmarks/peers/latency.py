@@ -18,7 +18,7 @@ from benchmarks.peers.debezium_settings import DEFAULT, TUNED, Variant
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
 from benchmarks.place import AS_DELIVERED
 from benchmarks.spread import percentile
-from benchmarks.steady import RATE, Steady, run_steadily, threads_for
+from benchmarks.steady import BUSY, RATE, Steady, run_steadily, threads_for
 from stack import Stack
 from tests.support.harness import Site
 
@@ -36,6 +36,9 @@ _TARGETS = {
     ("table", 50, "_vs_half_mode"): Target("ours", "at most", 10),
 }
 """By what is ours, percentile, and the suffix of what stands beside it."""
+
+_BUSY_TARGETS = {99: Target("ratio", "at most", 1)}
+"""By percentile."""
 
 _OURS = {
     "exactly_once": ("", ""),
@@ -111,7 +114,7 @@ def measure_latencies(
 
     Args:
         site: Where; the relays are started here.
-        rates: Transactions per second.
+        rates: Messages per second.
     """
     with ExitStack() as running:
         both = running.enter_context(relays(site))
@@ -141,10 +144,15 @@ def measure_latencies(
 
 
 def _at_rate(scene: Scene, rounds: int, seconds: float, rate: int) -> list[Figure]:
+    polling = {"polling": partial(scene.run, scene.application.insert, seconds, rate)}
+    if rate == BUSY:
+        ours = {"table": partial(scene.run, scene.tells["table"], seconds, rate)}
+        found = compete(ours, polling, scene.peers, rounds, scene.rests)
+        return _busy_figures(_unless_too_slow(found, rate), rate)
     found = compete(
         {name: partial(scene.run, tell, seconds, rate) for name, tell in scene.tells.items()},
         {
-            "polling": partial(scene.run, scene.application.insert, seconds, rate),
+            **polling,
             **{name: partial(scene.run_routed, one, seconds, rate) for name, one in scene.debeziums.items()},
             "rocketmq": partial(scene.run_rocketmq, seconds, rate),
         },
@@ -153,6 +161,25 @@ def _at_rate(scene: Scene, rounds: int, seconds: float, rate: int) -> list[Figur
         scene.rests,
     )
     return _figures(_unless_too_slow(found, rate), rate)
+
+
+def _busy_figures(found: Contest[Steady], rate: int) -> list[Figure]:
+    title = f"COMMIT returned → visible to a reader, {rate:,} messages/s, ten in a transaction, table mode"
+    return [
+        found.figure(
+            f"table_commit_to_visible_p{percent}_ms_{rate}_vs_polling_relay",
+            f"{title}, p{percent}",
+            "ms",
+            ("table", "polling"),
+            partial(_percentile, percent),
+            _BUSY_TARGETS.get(percent),
+        )
+        for percent in _PERCENTILES
+    ]
+
+
+def _percentile(percent: int, run: Steady) -> float:
+    return percentile(run.milliseconds, percent)
 
 
 def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
@@ -165,7 +192,7 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
             f"{title}{words}, p{percent}",
             "ms",
             (ours, peer),
-            lambda run: percentile(run.milliseconds, percent),
+            partial(_percentile, percent),
             _TARGETS.get((ours, percent, suffix)) if rate == RATE else None,
         )
 
@@ -200,7 +227,7 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
 def _unless_too_slow(found: Contest[Steady], rate: int) -> Contest[Steady]:
     """Without those whose application did not reach the rate."""
     slow = {
-        name: f"the application reached {min(run.per_second for run in runs):,.0f} of {rate:,} transactions/s"
+        name: f"the application reached {min(run.per_second for run in runs):,.0f} of {rate:,} messages/s"
         for name, runs in found.found.items()
         if min(run.per_second for run in runs) < _REACHED * rate
     }

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from benchmarks.application import Application, Tell
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, Target
 from benchmarks.library.throughput import relays
 from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
@@ -23,6 +23,7 @@ from tests.support.harness import Site, wait_until
 
 _DELIVERED_SECONDS = 240.0
 _PERCENTILES = (50, 99)
+_SHARE = Target("ratio", "at least", 2.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def _measure(scene: Scene, rounds: int, load: Load) -> list[Figure]:
     )
     title = load.words
 
-    def figures(suffix: str, peer: str) -> list[Figure]:
+    def figures(suffix: str, peer: str, target: Target | None = None) -> list[Figure]:
         beside = ("publish", peer)
         return [
             found.figure(
@@ -116,6 +117,7 @@ def _measure(scene: Scene, rounds: int, load: Load) -> list[Figure]:
                 "of no messaging",
                 beside,
                 lambda run: run.share,
+                target,
             ),
             *(
                 found.figure(
@@ -129,7 +131,7 @@ def _measure(scene: Scene, rounds: int, load: Load) -> list[Figure]:
         ]
 
     more = [figures("outbox_insert", "polling"), figures("eager", "eager publish()")] if load.whole else []
-    return [*_beside_none(found.found["publish"], load), *chain(figures("rocketmq", "rocketmq"), *more)]
+    return [*_beside_none(found.found["publish"], load), *chain(figures("rocketmq", "rocketmq", _SHARE), *more)]
 
 
 def _beside_none(runs: Sequence[Share], load: Load) -> list[Figure]:

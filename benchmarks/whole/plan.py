@@ -68,6 +68,7 @@ DEMANDED: Mapping[str, str] = {
     "table_drain_vs_debezium": "peers-drain",
     "table_commit_to_visible_p50_ms_200": "peers-latency",
     "table_commit_to_visible_p99_ms_200": "peers-latency",
+    "table_commit_to_visible_p99_ms_2000_vs_polling_relay": "peers-latency",
     "busy_channels_drain": "trust",
     "secured_drain_password": "trust",
     "secured_publish_password": "trust",

@@ -31,6 +31,7 @@ from examples.flights.publishing import publish_flights, wait_until
 from examples.flights.reconcile import reconcile
 from examples.flights.side_by_side import Activity, Messages, figures_of, ways_of
 from examples.flights.summary import Summary
+from examples.flights.watching import show_console
 from outbox import TableNames
 from outbox._kafka.channel import create_channel
 from outbox._postgres.callback_table import CallbackTable
@@ -118,6 +119,7 @@ def _everything(rows: str, folder: Path, *, secure: bool) -> None:
         audited = _audit(folder, environments.of(Role.AUDIT))
         _reconcile(folder, environ)
         _end_with(audited)
+        show_console(folder, {**environments.of(Role.VIEWER), **tables})
 
 
 def _logins(stack: Stack) -> dict[Role, dict[str, str]]:

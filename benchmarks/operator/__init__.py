@@ -1,0 +1,1 @@
+"""What operators' commands and the pages of the console take on a large site."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_an_application_runs_for_a_time_with_numbers_of_their_own_for_its_thread
     done: list[tuple[int, int]] = []
 
     class Counting(Unconnected):
-        def transaction(self, _tell: Tell, number: int, _statements_after: int = 0) -> None:
+        def transaction(self, tell: Tell, number: int, *_: Any, **__: Any) -> None:  # noqa: ARG002
             time.sleep(0.001)
             done.append((threading.get_ident(), number))
 

@@ -14,10 +14,7 @@ TOLD_AFTER = timedelta(milliseconds=30)
 
 
 class TableHistory(History):
-    """A history that has messages of table mode too; rows get their ids in the order of their publication.
-
-    `inserted`: ids of the local transactions.
-    """
+    """A history with messages of table mode too, whose ids ascend; `inserted`: ids of its local transactions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -155,13 +155,6 @@ def test_a_session_that_is_used_again(place: Place) -> None:
     assert [place.has(number) for number in numbers] == [True, False, True, False]
 
 
-def test_a_session_that_ran_no_sql(place: Place) -> None:
-    topic = place.topic()
-    with place.session() as session:
-        place.publish(session, topic, "only")
-    assert place.published(topic) == ["only"]
-
-
 def test_a_scoped_session(place: Place) -> None:
     topic = place.topic()
     scoped = scoped_session(sessionmaker(place.engine))

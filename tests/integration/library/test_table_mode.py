@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames, TypedTopic
+from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.publish_function import STARTED_US
 from outbox._settings.declared import TableSettings
@@ -30,7 +30,6 @@ from outbox.operator.deciding.discarded_rows import DiscardedRows
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.protocol.op import OpKind
 from outbox.recorder import NoRecorder
-from outbox.serialization import JsonSerializer
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
 from outbox.transaction import Outcome
 from tests.support.doors import DOORS, Opened, pg8000_arguments, session_on, sqlalchemy_url
@@ -630,13 +629,6 @@ def test_the_trace_is_carried_by_headers(place: Place, engine: Engine) -> None:
     first, *others = place.rows()
     assert first.headers[0] == ("own", b"1")
     assert all(id_ in (dict(row.headers)["traceparent"] or b"") for row in (first, *others))
-
-
-def test_serialized_objects_are_published(place: Place, engine: Engine) -> None:
-    orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders", value=JsonSerializer())
-    with Session(engine) as session, session.begin():
-        place.outbox.publish(session, orders.message({"id": 42}, key="42"))
-    assert [(row.key, row.value) for row in place.rows()] == [(b"42", b'{"id":42}')]
 
 
 def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> None:

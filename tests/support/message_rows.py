@@ -148,6 +148,12 @@ def wait_empty(site: Site, timeout: float = 60.0) -> None:
     wait_until(lambda: waiting(site) == 0, timeout, site.logs)
 
 
+def assert_delivered(site: Site, timeout: float = 60.0) -> None:
+    """Wait until no row waits, and check `orders` as `assert_exactly` does."""
+    wait_empty(site, timeout)
+    assert_exactly(site, "orders")
+
+
 def assert_exactly(site: Site, topic: str) -> None:
     """Check that each key has its numbers, once, in order, with own ids; readers may see the last a moment later."""
     found = assert_numbers(site, topic)

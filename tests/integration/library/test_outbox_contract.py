@@ -107,14 +107,6 @@ def test_transactions_of_one_key_keep_their_order(place: Place) -> None:
     assert place.published(topic) == ["1", "2", "3"]
 
 
-def _rollback(session: Session) -> None:
-    session.rollback()
-
-
-def _close(session: Session) -> None:
-    session.close()
-
-
 def _raise(session: Session) -> None:
     with session:
         raise _BadError
@@ -125,7 +117,7 @@ def _leave(session: Session) -> None:
         session.flush()
 
 
-@pytest.mark.parametrize("end", [_rollback, _close, _raise, _leave])
+@pytest.mark.parametrize("end", [Session.rollback, Session.close, _raise, _leave])
 def test_a_transaction_that_does_not_commit_publishes_nothing(place: Place, end: Callable[[Session], None]) -> None:
     topic, number, halves = place.topic(), place.number(), place.halves()
     session = Session(place.engine)

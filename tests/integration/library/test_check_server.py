@@ -67,7 +67,6 @@ class Answers(NoRecorder):
         self.heard.append((service, state))
 
 
-
 def test_unknown_and_exceptions_leave_it_open_with_their_reason_and_number(shop: Shop) -> None:
     def judge(check: TransactionCheck) -> LocalTransactionState | None:
         if check.check == 1:

@@ -369,7 +369,6 @@ def test_a_reader_only_connection_can_be_asked_on(shop: Shop) -> None:
 
 
 def test_many_ask_at_once(shop: Shop) -> None:
-
     with Session(shop.engine) as session:
         transaction_id = _publish(shop, session)
     with ThreadPoolExecutor(8) as pool:

@@ -155,17 +155,6 @@ def test_loaders_of_an_application_do_not_fail_after_the_row_is_there(place: Pla
     assert place.rows() == [as_row(*pair) for pair in zip(ODD * 26, receipts, strict=True)]
 
 
-def test_a_message_commits_with_the_change_that_it_is_about(place: Place, opened: Opened) -> None:
-    opened.execute(f"INSERT INTO {place.business} VALUES (1, 'new')")
-    receipt = place.outbox.publish(opened.target, Message("orders", b"v"))
-    with place.site.connect() as other:
-        assert other.execute(f"SELECT * FROM {place.business}".encode()).fetchall() == []
-        assert place.outbox.outcome(receipt.transaction_id, other) is Outcome.OPEN
-        opened.execute(f"DELETE FROM {place.business}")
-        opened.commit()
-        assert place.outbox.outcome(receipt.transaction_id, other) is Outcome.COMMITTED
-
-
 def test_outcome_is_whether_the_rows_are_there(place: Place, opened: Opened) -> None:
     committed = place.outbox.publish(opened.target, Message("orders", b"v")).transaction_id
     opened.commit()

@@ -122,16 +122,6 @@ def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: p
     assert "not read: " in call_command(app, site)[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [(("--older-than", "long"), "not a valid duration"), (("--channel", "nobody-made-this"), "outbox channel create")],
-)
-def test_what_keeps_it_from_looking_is_one_sentence(site: Site, words: tuple[str, ...], says: str) -> None:
-    site.create()
-    code, printed = call_command(app, site, *words)
-    assert (code, says in printed) == (Exit.CONFIGURATION, True), printed
-
-
 def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site, outbox: HalfOutbox) -> None:
     nothing = (
         f"No unsettled transaction was found in channel {site.name}.\n"

@@ -114,11 +114,7 @@ def database_ms(connection: psycopg.Connection[Any]) -> int:
 
 
 def connect_and_verify(name: str, settings: CheckerDatabase, *, purge: bool = False) -> psycopg.Connection[Any]:
-    """Connect, and verify the tables, the role's rights and the server's settings that the fence needs.
-
-    Args:
-        purge: Whether the purge's rights are needed, too.
-    """
+    """Connect, and verify tables, settings and rights that the fence needs, with `purge` also the rights of that."""
     try:
         connection = connect(settings)
     except psycopg.Error as error:

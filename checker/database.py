@@ -44,12 +44,7 @@ Report = Callable[[Sequence[CheckRequest], Answers], None]
 
 
 class Database:
-    """One database at work.
-
-    Args:
-        in_discard_topic: Looks up the discard topic; without it nothing below the purge watermark is fenced.
-        purge: Whether the purge's rights are needed, too.
-    """
+    """One database at work; without `in_discard_topic` nothing below the purge watermark is fenced."""
 
     def __init__(
         self,

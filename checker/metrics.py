@@ -20,9 +20,9 @@ VERDICTS = TABLE.counter(
 )
 DROPPED = TABLE.counter(
     "outbox_checker_dropped",
-    "Check requests not looked at, by reason: stale (10 minutes older than the newest of their partition; the checker "
-    "is not ready), malformed, newer (of a newer format; the checker is not ready), unreadable (Kafka's client cannot "
-    "unpack them; counted once for each jump to the log end), or queue_full (too many wait for one database)",
+    "Check requests not looked at: stale (10 minutes older than the newest of their partition) and newer (of a newer "
+    "format), with which the checker is not ready, malformed, unreadable (Kafka's client cannot unpack them; one for "
+    "each jump to the log end), or queue_full (too many wait for one database)",
     reason=("stale", "malformed", "newer", "unreadable", "queue_full"),
 )
 BATCH_SECONDS = TABLE.histogram(
@@ -32,18 +32,18 @@ UNDECIDED, PREPARED = OLDEST = "undecided", "prepared"
 OLDEST_SECONDS = TABLE.gauge(
     "outbox_checker_oldest_seconds",
     "Age of the oldest transaction that is asked about and not decided, by the clock in its id, and of the oldest "
-    "prepared transaction of the database; 0: none",
+    "prepared one; 0: none",
     database=(),
     kind=OLDEST,
 )
 DATABASE_UP = TABLE.gauge(
     "outbox_checker_database_up",
-    "1: the database answered when it was looked at last, and its tables, rights and settings are right",
+    "1: the database answered at the last look, and its tables, rights and settings are right",
     database=(),
 )
 BREAKERS_OPEN = TABLE.gauge(
     "outbox_checker_breakers_open",
-    "Services that are not fenced, because they commit nothing in this database any more",
+    "Services that are not fenced, because they commit nothing in this database",
     database=(),
 )
 PURGED = TABLE.counter(
@@ -54,7 +54,7 @@ PURGED = TABLE.counter(
 )
 UPKEEP_COMPLETED = TABLE.gauge(
     "outbox_checker_upkeep_completed_seconds",
-    "When a walk over the callback table last judged all rows, seconds since 1970; at first, when this process started",
+    "When a walk over the callback table last judged all rows, seconds since 1970; at first, the start of the process",
     database=(),
 )
 UNDELIVERED = TABLE.gauge(

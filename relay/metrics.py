@@ -22,19 +22,18 @@ TABLE = MetricTable("relay")
 DELIVERY_SECONDS = TABLE.histogram(
     "outbox_relay_delivery_seconds",
     "Time until a message is visible: from the append of its decision, by the relay's clock; of a row from the start "
-    "of its local transaction, by the database's; of a foreign row from its last read. (others): services beyond the "
-    "first 100",
+    "of its local transaction, by the database's; of a foreign row from its last read. (others): beyond 100 services",
     _DELIVERY_SECONDS,
     service=(),
 )
 TRANSACTIONS = TABLE.counter(
     "outbox_relay_transactions",
-    "Transactions that ended: delivered, late (from the discard topic), rolled_back, removed (from there, also by age)",
+    "Transactions that ended; late: delivered from the discard topic, removed: from there, also by age",
     outcome=("delivered", "late", "rolled_back", "removed"),
 )
 DISCARDS = TABLE.counter(
     "outbox_relay_discards",
-    "Transactions written to the discard topic, or to the table of discarded rows; UNDECIDED: they are parked",
+    "Transactions written to the discard topic or the table of discarded rows; UNDECIDED: parked",
     reason=DiscardReason,
 )
 
@@ -51,8 +50,7 @@ OLDEST_SECONDS = TABLE.gauge(
 )
 OLDEST_UNDECIDED_SECONDS = TABLE.gauge(
     "outbox_relay_oldest_undecided_seconds",
-    "Age of the oldest undecided transaction of a service, by broker time; only the ten longest-waiting services, "
-    "absent below 60 s",
+    "Age of a service's oldest undecided transaction, by broker time; of the ten that wait longest, from 60 s on",
     partition=(),
     service=(),
     truth=(),
@@ -60,49 +58,47 @@ OLDEST_UNDECIDED_SECONDS = TABLE.gauge(
 LAG = TABLE.gauge("outbox_relay_lag", "Halves not read yet", partition=())
 DISCARDED = TABLE.gauge(
     "outbox_relay_discarded",
-    "Transactions in the discard topic: undecided or undeliverable; expiring: those of the latter that are deleted "
-    "within seven days. Discarded rows are in outbox_relay_table_rows",
+    "Transactions in the discard topic: undecided or undeliverable; expiring: of the latter, deleted in seven days",
     partition=(),
     kind=(),
 )
 STALLED_SECONDS = TABLE.gauge(
     "outbox_relay_stalled_seconds",
-    "Time without progress of a half partition that has records to read or transactions to write",
+    "Time without progress of a half partition that has something to read or write",
     partition=(),
 )
 PARTITIONS = TABLE.gauge(
     "outbox_relay_partitions",
-    "Half partitions assigned to this process: served, not_served (it cannot take them over), or halted until an "
-    "operator acts (a checkpoint or a record cannot be read)",
+    "Half partitions assigned to this process: served, not_served (it cannot take them over), or halted",
     state=PARTITION_STATES,
 )
 
 # Table sources.
 TABLE_SOURCES = TABLE.gauge(
     "outbox_relay_table_sources",
-    "Table sources: whether this process delivers it (owned), and whether it is halted until an operator acts; 1 or 0",
+    "Table sources: whether this process delivers it (owned), and whether it is halted; 1 or 0",
     source=(),
     state=SOURCE_STATES,
 )
 TABLE_ROWS = TABLE.gauge(
     "outbox_relay_table_rows",
     "Rows of a table source: undelivered (estimated by the range of their ids; of a foreign table, up to 100,000), "
-    "waiting (for a real topic, or behind a row that does), discarded (neither moved back nor dropped, up to 10,000), "
-    "expiring (those of them that are deleted within seven days)",
+    "waiting (for a real topic, or behind a row that does), discarded (that are there, up to 10,000), expiring (of "
+    "these, deleted in seven days)",
     source=(),
     state=ROW_STATES,
 )
 TABLE_OLDEST_SECONDS = TABLE.gauge(
     "outbox_relay_table_oldest_seconds",
-    "Age of the oldest row of a table source, or time since a message should have come that waits for it, by the "
-    "database's clock; 0: none. Of a foreign table whose order column has no time: for how long the first row has been "
-    "the first one. It grows while not looked at",
+    "Age of a table source's oldest row, or time since a message that waits for its time was due, by the database's "
+    "clock; 0: none. Of a foreign table without times in its order: how long the first row has been the first one. It "
+    "grows while not looked at",
     source=(),
 )
 TABLE_UPKEEP_FAILURES = TABLE.counter(
     "outbox_relay_table_upkeep_failures",
-    "Times that upkeep of a table source failed, which stops no delivery: figures, purge of evidence, expire (of "
-    "discarded messages), or wake, which moves messages whose time has come",
+    "Times that upkeep of a table source failed, which stops no delivery; purge: of evidence, expire: of discarded "
+    "messages, wake: of messages whose time has come",
     source=(),
     work=("figures", "purge", "expire", "wake"),
 )
@@ -110,7 +106,7 @@ TABLE_UPKEEP_FAILURES = TABLE.counter(
 # Decisions and checks.
 OPS = TABLE.counter(
     "outbox_relay_ops",
-    "Op entries that changed a transaction, by kind (commit, rollback, deliver, unknown) and writer",
+    "Op entries that changed a transaction, by kind and writer",
     kind=[kind.name.lower() for kind in OpKind],
     source=OpSource,
 )
@@ -118,8 +114,7 @@ EVENTS = TABLE.counter(
     "outbox_relay_events",
     "Other events: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too late, and another "
     "decision was applied), op_misplaced (its source does not write to its topic), half_gone (skipped because of "
-    "skip_lost), op_gone (deleted before it was read; check-back decides), expired (discarded messages that were "
-    "deleted after keep_discarded_ms) and others",
+    "skip_lost), op_gone (deleted before it was read), expired (discarded messages, deleted by age) and others",
     kind=_EVENTS,
 )
 CHECKS = TABLE.counter("outbox_relay_check_requests", "Check requests sent")
@@ -135,20 +130,19 @@ FAILURES = TABLE.counter(
 )
 HANGING = TABLE.counter(
     "outbox_relay_hanging_transactions",
-    "Hanging transactions that were ended, by where (checkpoint: they blocked one; real_topic: records that an ended "
-    "Kafka transaction may have left open, a partition each) and by outcome",
+    "Hanging transactions that were ended; checkpoint: they blocked one, real_topic: records that an ended Kafka "
+    "transaction may have left open, a partition each",
     place=("checkpoint", "real_topic"),
     outcome=("aborted", "committed"),
 )
 UNDER_MIN_ISR = TABLE.gauge(
     "outbox_relay_real_topic_under_min_isr_partitions",
-    "Partitions of a real topic with fewer in-sync replicas than min.insync.replicas: nothing is written to the topic; "
-    "absent: none",
+    "Partitions of a real topic below min.insync.replicas: nothing is written to it; absent: none",
     topic=(),
 )
 BLOCKED_SECONDS = TABLE.gauge(
     "outbox_relay_real_topic_blocked_seconds",
-    "Time that one open transaction has blocked read_committed readers of a topic; absent: none does",
+    "Time that one open transaction has blocked read_committed readers of a topic; absent: none",
     topic=(),
 )
 

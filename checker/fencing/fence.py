@@ -67,12 +67,7 @@ class Breakers:
         self._breakers: dict[_Key, Breaker] = defaultdict(lambda: Breaker(policy))
 
     def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
-        """Return the ids of the transactions that may be fenced.
-
-        Args:
-            connection: In the transaction that would place the rollback rows.
-            requests: What has no row, and no open local transaction.
-        """
+        """Return the ids of those that may be fenced; none has a row or an open local transaction."""
         by_service: dict[_Key, list[str]] = defaultdict(list)
         for request in requests:
             by_service[request.service, request.topic_id].append(request.transaction_id)
@@ -202,12 +197,7 @@ class _Fenced(NamedTuple):
 
 
 class Fence:
-    """Check transactions in one database.
-
-    Args:
-        guard: Decides what may be fenced; None: everything.
-        in_discard_topic: Looks up the discard topic; None: nothing below the purge watermark is fenced.
-    """
+    """Check transactions in one database; without a guard, each may be fenced."""
 
     def __init__(
         self,
@@ -223,17 +213,10 @@ class Fence:
         self._size = BATCH
 
     def check(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> Answers:
-        """Decide what can be decided.
+        """Decide what can be decided; return verdict and row by transaction id.
 
-        Args:
-            connection: In autocommit, to a writable primary: the rollback row proves that it is one.
-            requests: Of services of this database; one per transaction.
-
-        Returns:
-            Verdict and row by transaction id.
-
-        Raises:
-            psycopg.Error: The database does not answer, or refuses; nothing was decided for the rest.
+        The connection is in autocommit, to a writable primary: the rollback row proves that it is one. After an error
+        of psycopg nothing was decided for the rest.
         """
         answers: Answers = {}
         waiting = [sorted(requests, key=lambda request: request.transaction_id)]
@@ -318,11 +301,7 @@ class Fence:
     def _fence_discarded(
         self, connection: psycopg.Connection[Any], below: Sequence[CheckRequest], in_discard_topic: DiscardLookup
     ) -> Answers:
-        """Fence transactions in the discard topic below the watermark: their rows are never purged.
-
-        Returns:
-            The answers that changed.
-        """
+        """Fence transactions in the discard topic below the watermark: their rows are never purged."""
         answers: Answers = {}
         try:
             found = in_discard_topic([one.transaction_id for one in below])

@@ -47,12 +47,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When it opens.
-
-    Args:
-        limit: Transactions of a service that may be fenced after its newest committed row.
-        pause: Seconds for which it stays open before it is tried again.
-    """
+    """When it opens: above `limit` transactions after the newest commit; it is tried again after `pause` seconds."""
 
     limit: int = 200
     pause: float = 30.0
@@ -60,12 +55,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the callback table shows of a service.
-
-    Args:
-        newest_commit: Id of its newest committed row, "" if there is none.
-        rollback_rows: Its rollback rows that are newer.
-    """
+    """What the callback table shows of a service: its newest committed row ("": none), and newer rollback rows."""
 
     newest_commit: str
     rollback_rows: int
@@ -81,11 +71,7 @@ class Breaker:
         self._until = 0.0
 
     def offered(self, ids: Sequence[str], now: float) -> Sequence[str]:
-        """Those of the transactions that may be looked at: all, a probe, or none.
-
-        Args:
-            now: Monotonic time, seconds.
-        """
+        """Return those that may be looked at: all, a probe, or none; `now` is monotonic, in seconds."""
         if self.state is State.OPEN and now >= self._until:
             self._move(Event.PAUSE_OVER)
         return {State.CLOSED: ids, State.PROBING: ids[:PROBE], State.OPEN: ids[:0]}[self.state]
@@ -99,11 +85,7 @@ class Breaker:
         self._fenced = (self._fenced or 0) + len(ids)
 
     def judge(self, ids: Sequence[str], evidence: Evidence, now: float) -> bool:
-        """Whether these may be fenced.
-
-        Args:
-            now: Monotonic time, seconds.
-        """
+        """Return whether these may be fenced; `now` is monotonic, in seconds."""
         newer = evidence.rollback_rows + sum(id_ > evidence.newest_commit for id_ in ids)
         if newer > self._policy.limit:
             self._move(Event.UNUSUAL)

@@ -61,12 +61,7 @@ class ChannelProgress:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRow:
-    """A row of state C, as the walk reads it.
-
-    Args:
-        first_offset: Offset of the first half that counts, -1 if none does.
-        last_offset: Offset of the last one, -1 if none does.
-    """
+    """A row of state C, as the walk reads it; offsets are -1 where no half counts."""
 
     transaction_id: str
     service: str
@@ -89,12 +84,7 @@ class Delay(enum.StrEnum):
 
 
 class Ages(NamedTuple):
-    """From which age on rows are of interest, in ms.
-
-    Args:
-        settled: Rows of settled transactions go.
-        undelivered: Committed rows that are not settled are findings.
-    """
+    """From which age, in ms, rows of settled transactions go, and other committed rows are findings."""
 
     settled: int
     rollback_rows: int

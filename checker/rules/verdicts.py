@@ -84,11 +84,7 @@ class Undecided:
         self._asked: dict[str, int] = {}
 
     def note(self, answers: Answers, now: int) -> None:
-        """Take the answers of a batch.
-
-        Args:
-            now: Time, ms since 1970.
-        """
+        """Take the answers of a batch, at a time in ms since 1970."""
         for id_, (verdict, _) in answers.items():
             self._asked.pop(id_, None)
             if CONSEQUENCES[verdict] is None and len(self._asked) < MOST:

@@ -230,18 +230,10 @@ class Walk:
     def run(
         self, connection: psycopg.Connection[Any], progress: ChannelProgress, on_purged: Callable[[Purged], object]
     ) -> list[Undelivered] | None:
-        """Walk once over all rows.
+        """Walk once over all rows; return what is not delivered, or None if a stop was requested before the end.
 
-        Args:
-            connection: In autocommit, to a writable primary, with `OPTIONS`.
-            on_purged: Called after each transaction that deleted.
-
-        Returns:
-            What is not delivered; None: a stop was requested before the end.
-
-        Raises:
-            psycopg.Error: The database does not answer, or refuses; what was reported is deleted.
-            KafkaUnreachable: Kafka does not answer.
+        The connection is in autocommit, to a writable primary, with `OPTIONS`; `on_purged` is called after each
+        transaction that deleted. After an error of psycopg what was reported is deleted.
         """
         old, found = old_enough(database_ms(connection), self._ages), _Findings()
         settled, looked, purges = _Settled(progress, self._channel), time.monotonic(), self._purges

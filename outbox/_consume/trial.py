@@ -61,11 +61,7 @@ class Trial:
         return self.made >= self.most
 
     def failed(self, error: Exception) -> float:
-        """Note a failure; return the seconds to wait before what is next.
-
-        Raises:
-            Ended: The loop cannot go on.
-        """
+        """Note a failure; return the seconds to wait before what is next, or raise `Ended`."""
         if isinstance(error, Ended):
             raise error
         if not self.is_over and not passes_by_itself(error):

@@ -44,12 +44,7 @@ class Enquiries:
         self._closed = threading.Event()
 
     def ask(self, question: Hashable, function: Callable[[], T], *, urgent: bool = True) -> Future[T]:
-        """Run a function; if the same question is pending, return its future instead.
-
-        Args:
-            function: Sends a request to the cluster; it has a time limit of its own.
-            urgent: Whether a caller waits for the answer. Other questions are run after these.
-        """
+        """Run a function that sends a request, urgent ones first; return the future of the same pending question."""
         with self._changed:
             if self._closed.is_set():
                 raise UsageError("The outbox is closed. Create a new one.")
@@ -138,14 +133,7 @@ class Circuit:
         self._answered_at = time.monotonic()
 
     def failed(self, since: float, cause: str) -> bool:
-        """Open the circuit, unless Kafka has answered any request since then.
-
-        Args:
-            since: When the failed request was sent, seconds of the monotonic clock.
-
-        Returns:
-            Whether this call opened the circuit.
-        """
+        """Open the circuit unless Kafka has answered since (monotonic seconds); return whether this call opened it."""
         with self._lock:
             if self._opening is not None or self._answered_at >= since:
                 return False
@@ -344,11 +332,7 @@ class Connection:
             self._answer("channel", self._described_channel, budget)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Flush op markers, and release the producer.
-
-        Args:
-            timeout: Maximum seconds to wait.
-        """
+        """Flush op markers for at most `timeout` seconds, and release the producer."""
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
         atexit.unregister(self.close)

@@ -39,11 +39,7 @@ from outbox.transaction import Receipt
 
 
 class PlannedHalf(NamedTuple):
-    """The largest possible half of a message, before its transaction id and its position are known.
-
-    Args:
-        messages: Number of messages of the transaction, with this one.
-    """
+    """The largest half of a message, the `messages`-th of its transaction, before id and position are known."""
 
     make: Callable[[], Record]
     service: str
@@ -68,12 +64,7 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
 
 
 def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicDescription | None) -> str:
-    """Return why a real topic does not accept a message; an empty text if it does.
-
-    Args:
-        largest: Upper bound of the size of any record made from the message, bytes.
-        topic: The topic's description; None if it does not exist.
-    """
+    """Return why a topic (None: there is none) refuses a record of up to `largest` bytes; empty if it does not."""
     problem = why_not_for(message, topic)
     if problem or topic is None or largest <= topic.max_record_bytes:
         return problem
@@ -133,11 +124,7 @@ _LONGEST_ID = "00000000-0000-7000-8000-000000000000"
 
 
 class Draft:
-    """The messages of one transaction before the seal.
-
-    Args:
-        transaction_id: A new id for each attempt (R2).
-    """
+    """The messages of one transaction before the seal; each attempt has a new transaction id (R2)."""
 
     def __init__(self, transaction_id: str) -> None:
         self.transaction_id = transaction_id
@@ -198,11 +185,7 @@ class Draft:
         return Record(topic, ANY_PARTITION, message.key_bytes(), message.value_bytes(), headers)
 
     def take_unsent(self, service: str, incarnation: str, topic: str, partition: int) -> list[tuple[int, Record]]:
-        """Return positions and halves of the messages that were not returned before.
-
-        Args:
-            topic: Half topic.
-        """
+        """Return positions and halves of the messages that were not returned before, for a half topic."""
         taken, self._sent = self._messages[self._sent :], len(self._messages)
         ordering_key = self.ordering_key
         options = cache(partial(_options, incarnation, ordering_key))

@@ -60,11 +60,7 @@ _NO_TOPIC = str(uuid.UUID(int=0))
 
 
 def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> Outcome:
-    """Return the outcome of a transaction; fence it if it neither committed nor holds its lock.
-
-    Args:
-        connection: A connection outside a transaction.
-    """
+    """Return a transaction's outcome, on an idle connection; fence it if it neither committed nor holds its lock."""
     _check(connection, transaction_id)
     with connection.autocommit(on=True):
         try:
@@ -90,11 +86,7 @@ def _check(connection: LocalConnection, transaction_id: str) -> None:
 
 
 def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> bool:
-    """Insert the rollback row, unless the transaction holds its lock or is so old that its row may have been purged.
-
-    Returns:
-        Whether the lock was free.
-    """
+    """Insert the rollback row, unless the lock is held or the row may have been purged; return if it was free."""
     connection.execute(_BEGIN)
     asked = connection.execute(table.compose(_ASK), (lock_number(transaction_id),)).row
     free, purged_until = (bool(asked[0]), asked[1]) if asked is not None else (False, None)

@@ -122,11 +122,7 @@ class Seal:
         self.draft.strike(keep)
 
     def publish(self, messages: Sequence[Message], *, eager: bool) -> list[Receipt]:
-        """Add messages, all or none.
-
-        Args:
-            eager: Send the halves now; never while a SAVEPOINT is open.
-        """
+        """Add messages, all or none; eager ones are sent now, never while a SAVEPOINT is open."""
         self._require_own_process()
         require_accepted(self._settings)
         messages = with_traces(messages)
@@ -141,11 +137,7 @@ class Seal:
         return receipts
 
     def acknowledged_half(self) -> tuple[int, int]:
-        """Wait until the last eager half is stored (RocketMQ runs the local transaction only then).
-
-        Returns:
-            Half partition and offset.
-        """
+        """Return the place of the last eager half, once it is stored (RocketMQ runs the transaction only then)."""
         try:
             return self._place.partition, self._acks.offsets(self._sender.budget(self._connection.waiting))[-1]
         except PublishFailed:
@@ -301,11 +293,7 @@ class Seal:
         return _found(self.transaction_id, found)
 
     def committed(self) -> bool:
-        """Mark the transaction as committed and send the op marker, unless the durability is in doubt (R5).
-
-        Returns:
-            Whether the marker was sent.
-        """
+        """Mark it as committed; send the op marker, and return True, unless the durability is in doubt (R5)."""
         if self._not_replicated:
             log.warning("COMMIT of transaction %s was not replicated, the checker will decide", self.transaction_id)
             self.unknown()

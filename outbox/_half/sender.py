@@ -203,14 +203,7 @@ class Sender(Connection):
         return True
 
     def send_halves(self, halves: Sequence[Record], budget: Budget | None = None) -> list[int]:
-        """Produce halves and wait for all acknowledgements.
-
-        Args:
-            halves: Halves in the order of their positions.
-
-        Returns:
-            The offsets of the halves.
-        """
+        """Produce halves in the order of their positions, wait for all acknowledgements, and return the offsets."""
         budget = budget or self.budget()
         acks = self.acks()
         for half in halves:

@@ -58,12 +58,7 @@ _PROBE_SECONDS = 30
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that can be run.
-
-    Attributes:
-        home: Its home folder, with `bin/java` in it.
-        version: Its feature version, such as 17 or 25.
-    """
+    """A Java that can be run: its home folder, with `bin/java` in it, and its feature version, such as 17 or 25."""
 
     home: Path
     command: Path

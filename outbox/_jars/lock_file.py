@@ -60,11 +60,7 @@ class Coordinate:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock file's content.
-
-    Attributes:
-        sha256: Every jar, with its checksum in hexadecimal digits.
-    """
+    """A lock file's content; `sha256` has every jar, with its checksum in hexadecimal digits."""
 
     roots: tuple[Coordinate, ...]
     sha256: Mapping[Coordinate, str]

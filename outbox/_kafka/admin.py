@@ -401,11 +401,7 @@ def _listed(
 
 
 def answer(future: Future[Any], what: str, absent: int | None = None, admin: AdminClient | None = None) -> Any:
-    """Return the result of an admin request; None for the error code of a thing that is (or is not) there.
-
-    Args:
-        admin: The client, whose error events name the reason why Kafka was not reached.
-    """
+    """Return the result of an admin request; None for the error code of a thing that is (or is not) there."""
     try:
         return future.result()
     except KafkaException as error:
@@ -415,11 +411,7 @@ def answer(future: Future[Any], what: str, absent: int | None = None, admin: Adm
 
 
 def refused(what: str, error: KafkaException, why: tuple[str, str] | None = None) -> ConfigurationError:
-    """Return what a Kafka error means to the user: whether to look at the network, the login, or the rights.
-
-    Args:
-        why: The cause that the client reported, and what to do about it.
-    """
+    """Return what a Kafka error means, network, login or rights; `why` is the cause that the client reported."""
     cause: KafkaError = error.args[0]
     if cause.code() in NO_ANSWER:
         reason, advice = why or (cause.str(), UNKNOWN_CAUSE)

@@ -26,11 +26,7 @@ RECORDS_READ: ContextVar[Callable[[int], None]] = ContextVar("records read", def
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Some offsets of a partition.
-
-    Args:
-        stop: The one behind the last.
-    """
+    """Some offsets of a partition, up to before `stop`."""
 
     topic: str
     partition: int
@@ -94,11 +90,7 @@ class SpanReader:
             raise refused(f"asking for the ends of {topic}/{partition}", error) from error
 
     def since(self, topic: str, partitions: Iterable[int], ms: int) -> list[Span]:
-        """Return the spans from a time on, by the time index; empty at the end of a partition that has nothing newer.
-
-        Args:
-            ms: Milliseconds since 1970, by the clock that stamps the records of this topic.
-        """
+        """Return the spans from a time on, in ms by the clock that stamps the records; empty where nothing is newer."""
         asked = [TopicPartition(topic, partition, max(ms, 0)) for partition in partitions]
         try:
             answers = self._consumer.offsets_for_times(asked, REQUEST_TIMEOUT) if asked else []
@@ -113,11 +105,7 @@ class SpanReader:
         return spans
 
     def read(self, spans: Iterable[Span]) -> Generator[Message, None, None]:
-        """Read the records of spans, partitions interleaved, each partition in its order.
-
-        Args:
-            spans: Those of one partition ascend, and do not overlap.
-        """
+        """Read the records of spans, partitions interleaved; those of one partition ascend, and do not overlap."""
         by_place: dict[Place, list[Span]] = defaultdict(list)
         for span in spans:
             if span:

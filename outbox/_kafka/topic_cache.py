@@ -30,11 +30,7 @@ class TopicCache:
         self._changing = threading.Lock()  # never held while the cluster is asked
 
     def describe(self, names: Collection[str], since: float = -math.inf) -> dict[str, TopicDescription]:
-        """Return the descriptions of those topics that exist; they are at most `REMEMBER_SECONDS` old.
-
-        Args:
-            since: Older descriptions do not count; monotonic s.
-        """
+        """Return the descriptions of those topics that exist, not older than `since` or `REMEMBER_SECONDS`."""
         found = self._fresh(names, since)
         if len(found) < len(names):
             with self._one_thread():

@@ -210,9 +210,5 @@ CLOCK_SKEW_MS = 600_000
 
 
 def may_be_purged(transaction_id: str, purged_until: int | None) -> bool:
-    """Whether the row of a transaction may have been purged.
-
-    Args:
-        purged_until: The newest time of any purged row, ms since 1970; None: none was purged.
-    """
+    """Return whether the row may have been purged; `purged_until` is the newest time of one that was, in ms."""
     return purged_until is not None and created_ms(transaction_id) <= purged_until + CLOCK_SKEW_MS

@@ -154,11 +154,7 @@ def may_use_schema(connection: psycopg.Connection[Any], schema: str, role: str |
 def missing_rights(
     connection: psycopg.Connection[Any], schema: str, rights: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, str]]:
-    """Privileges on tables that the connection's role lacks.
-
-    Returns:
-        Privilege and full table name of each.
-    """
+    """Return privilege and full table name of each right that the connection's role lacks."""
     wanted = [(table, privilege) for table, privileges in rights.items() for privilege in privileges]
     return [
         (privilege, written(schema, table))

@@ -40,11 +40,7 @@ CREATE INDEX IF NOT EXISTS {age_index} ON {discarded} (discarded_at);
 
 
 class ForeignSource(Tables):
-    """DDL and rights of the tables that belong to a foreign table.
-
-    Args:
-        names: Schema and name prefix of the source table and of the table of discarded rows.
-    """
+    """DDL and rights of the tables that belong to a foreign table, with the schema and prefix of `names`."""
 
     _text = _DDL
 
@@ -92,11 +88,7 @@ class ForeignSource(Tables):
         return [self.compose("DROP TABLE IF EXISTS {discarded}, {source}")]
 
     def relay_grants(self, role: str, mark: str = "") -> list[Grant]:
-        """Return what the relay needs, on the foreign table too.
-
-        Args:
-            mark: Column that is set after the delivery; empty: rows are deleted.
-        """
+        """Return what the relay needs, on the foreign table too; without a column to mark it deletes rows."""
         ours = {self.names.discarded: ("SELECT", "INSERT", "DELETE"), self.names.source: ("SELECT", "INSERT", "UPDATE")}
         settle = f"UPDATE ({identifier(mark)})" if mark else "DELETE"
         return [

@@ -431,11 +431,7 @@ def exists(connection: psycopg.Connection[Any], place: tuple[str, str]) -> bool:
 
 
 def breaches(connection: psycopg.Connection[Any], places: Places) -> list[Breach]:
-    """Return which conditions tables break, for the role of the connection.
-
-    Args:
-        connection: In autocommit, or in a transaction of its own.
-    """
+    """Return which conditions tables break, for the role of a connection that is in no other transaction."""
     for schema in sorted({schema for schema, _ in places.values()}):
         if not may_use_schema(connection, schema):
             name, user = written(schema), written(connection.info.user)

@@ -132,11 +132,7 @@ class LocalConnection:
         )
 
     def roll_back(self) -> bool:
-        """Roll back, or close the connection if ROLLBACK fails, so that the transaction cannot commit.
-
-        Returns:
-            Whether ROLLBACK was acknowledged.
-        """
+        """Roll back, and return whether that was acknowledged; else close the connection, so that it cannot commit."""
         finished = False
         try:
             self.rollback()

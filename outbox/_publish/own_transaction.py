@@ -55,11 +55,7 @@ class Savepoints:
 def own_transaction(
     connection: LocalConnection, part: Participant, transaction: HalfTransaction, begin: Callable[[], None]
 ) -> Iterator[HalfTransaction]:
-    """Run a transaction on a psycopg connection: BEGIN, the caller's block, the seal, COMMIT, the participant's end.
-
-    Args:
-        begin: Begins it.
-    """
+    """Run a transaction on a psycopg connection: BEGIN, the caller's block, seal, COMMIT, the participant's end."""
     _require_idle(connection)
     with connection.autocommit(on=False):
         sealed = False
@@ -108,11 +104,7 @@ def _require_idle(connection: LocalConnection) -> None:
 
 
 def _abandon(connection: LocalConnection, part: Participant, *, sealed: bool) -> None:
-    """End a transaction after an error from any line; a signal handler may raise one anywhere (R47).
-
-    Args:
-        sealed: Whether COMMIT may have been sent.
-    """
+    """End a transaction after an error from any line (R47); `sealed`: COMMIT may have been sent."""
     if sealed and connection.status is not TransactionStatus.INTRANS:
         part.unknown()
         return

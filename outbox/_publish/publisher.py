@@ -63,11 +63,7 @@ class SessionParticipant(Participant, Protocol):
         """Add messages, all or none; with `eager`, send their halves now."""
 
     def has_row(self, *, presumed: bool) -> bool | None:
-        """Return whether the transaction committed, on an idle connection; None if unknown.
-
-        Args:
-            presumed: The answer of a participant without a row.
-        """
+        """Return whether it committed, on an idle connection; None if unknown, without a row what is presumed."""
 
 
 P = TypeVar("P", bound=Publisher)

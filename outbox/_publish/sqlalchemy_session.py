@@ -142,11 +142,7 @@ class PublishedTransaction:
         _sealed[id(self.connection.driver)] = self
 
     def end(self, *, rolled_back: bool) -> None:
-        """End without a commit marker: the transaction was rolled back, or its outcome is unknown.
-
-        Args:
-            rolled_back: Whether it is certain that no row of it can become visible (R6).
-        """
+        """End without a commit marker; `rolled_back`: it is certain that no row of it can become visible (R6)."""
         self.is_sealed = True
         self._awaiting = []
         _sealed.pop(id(self.connection.driver), None)

@@ -24,11 +24,7 @@ class Waiting(Protocol):
     """A way to wait: it blocks the calling thread, or only the calling task."""
 
     def until(self, register: Callable[[Notify], None], seconds: float) -> bool:
-        """Call `register(notify)`, then wait until any thread calls `notify`, which it may do once.
-
-        Returns:
-            Whether `notify` was called within `seconds`.
-        """
+        """Call `register(notify)`, and wait until any thread calls `notify`, once; return if that was in `seconds`."""
 
     def pause(self, seconds: float) -> None:
         """Sleep."""

@@ -40,20 +40,11 @@ class RequestAges:
         self._last: dict[int, int] = {}
 
     def note_newest(self, partition: int, offset: int, append_time: int) -> None:
-        """Note the newest record of a partition, which may be read much later.
-
-        Args:
-            append_time: Append time of the record, ms.
-        """
+        """Note the append time, in ms, of the newest record of a partition, which may be read much later."""
         self._newest[partition] = (offset, append_time)
 
     def is_stale(self, partition: int, offset: int, append_time: int, monotonic: int) -> bool:
-        """Return whether a request is older than `STALE_MS`. Call it for each request, in the order of offsets.
-
-        Args:
-            append_time: Append time of the request, ms.
-            monotonic: Monotonic time, ms.
-        """
+        """Return whether a request is older than `STALE_MS`; call it in the order of offsets. Times are ms."""
         if append_time < self._last.get(partition, 0):
             del self._clocks[partition]  # a leader with a slower clock, or older records read again
         self._last[partition] = append_time

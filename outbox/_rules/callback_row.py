@@ -10,12 +10,7 @@ from outbox.protocol.positions import Positions
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the callback table.
-
-    Args:
-        committed: True for the application's row (C), False for the checker's rollback row (R).
-        damage: Why the row cannot be read; empty if it can.
-    """
+    """A row of the callback table: committed (C) or a rollback row; `damage` is why it cannot be read."""
 
     committed: bool
     topic_id: str
@@ -27,12 +22,7 @@ class Row:
 
 
 def read_row(state: str, topic_id: str, partition: int, first_offset: int, last_offset: int, positions: str) -> Row:
-    """Return a row of the callback table; what an application wrote there may be anything (R53).
-
-    Args:
-        state: `C` or `R`.
-        positions: Which messages count, as text.
-    """
+    """Return a row of the callback table; what an application wrote there may be anything (R53)."""
     try:
         found, damage = Positions.parse(positions), ""
     except ProtocolError as error:

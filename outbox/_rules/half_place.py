@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HalfPlace:
-    """A half partition, as it was before the first half of a transaction was sent.
-
-    Args:
-        floor: End offset of the partition then: halves sent later have this offset or a higher one.
-    """
+    """A half partition before the first half of a transaction was sent: halves get its `floor` or a higher offset."""
 
     topic_id: str
     partition: int

@@ -197,11 +197,7 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names for which rights are wanted.
-
-    Args:
-        topics: Real topics; one that ends in `*` is a prefix, and `*` alone is every topic.
-    """
+    """The names for which rights are wanted; a topic that ends in `*` is a prefix, `*` alone is every topic."""
 
     channel: Channel
     topics: tuple[str, ...] = ()
@@ -215,11 +211,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One right on one resource, or on all whose names begin with its name.
-
-    Args:
-        otherwise: What is so without it; empty: the role does not work.
-    """
+    """One right on one resource, or on all whose names begin with its name; see `Need`."""
 
     kind: Kind
     name: str

@@ -53,11 +53,7 @@ class Progress(NamedTuple):
         return self._at(self.delivered, self.delivered_nonce)
 
     def named(self, nonce: str, ids: tuple[int, ...]) -> Self:
-        """Return the progress with the next batch named, and the newest settled.
-
-        Args:
-            nonce: Of the next batch, which no other has.
-        """
+        """Return the progress with the next batch named, by a nonce that no other has, and the newest settled."""
         return self.settled()._replace(batch=self.batch + 1, nonce=nonce, ids=ids)
 
     def _at(self, batch: int, nonce: str) -> Self:
@@ -73,12 +69,7 @@ class Progress(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What Kafka holds about a table source.
-
-    Args:
-        batch: Number of the last batch that was committed.
-        incarnation: The incarnation whose batch that was.
-    """
+    """What Kafka holds about a table source: the number of the last committed batch, and whose it was."""
 
     batch: int
     incarnation: str
@@ -95,11 +86,7 @@ class Committed(NamedTuple):
 
 
 def contradiction(progress: Progress, committed: Committed | None) -> str:
-    """Return why a source must not be served; empty if database and Kafka fit.
-
-    Args:
-        committed: What Kafka holds; None: nothing.
-    """
+    """Return why a source must not be served; empty if the database fits what Kafka holds (None: nothing)."""
     if progress.lost:
         return (
             "its table outbox_source has lost its progress, although outbox_delivered has evidence of deliveries. The "

@@ -27,10 +27,6 @@ def recorded_name(kafka: Mapping[str, Any], given: str) -> str:
     """Return the name of an operator for records: the client's principal, and the name that the operator gave.
 
     Without a principal it begins with `unauthenticated:`, which no name that an operator gives can contain.
-
-    Args:
-        kafka: librdkafka properties of the client, with secrets.
-        given: The name that the operator gave; empty: none.
     """
     try:
         principal = own_principal(kafka)
@@ -44,11 +40,7 @@ def recorded_name(kafka: Mapping[str, Any], given: str) -> str:
 
 
 def own_principal(kafka: Mapping[str, Any]) -> str | None:
-    """Return the principal of a client, such as `User:orders`; None if it does not authenticate.
-
-    Args:
-        kafka: librdkafka properties of the client, with secrets.
-    """
+    """Return the principal of a client by its properties, such as `User:orders`; None if it does not authenticate."""
     protocol = security_protocol(kafka)
     if protocol == "ssl":
         return _of_certificate(kafka)

@@ -48,11 +48,7 @@ def read_secret(what: str, path: Path) -> str:
 
 
 def with_secrets(kafka: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties for Kafka with the secrets of files in them, as the files are at this moment.
-
-    Args:
-        kafka: Properties, of librdkafka or of the Java client.
-    """
+    """Return properties for Kafka with the secrets of files in them, as the files are at this moment."""
     found = dict(kafka)
     for given in [name for name in kafka if isinstance(name, str) and name.endswith(SUFFIX)]:
         name = given.removesuffix(SUFFIX)

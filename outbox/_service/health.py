@@ -43,11 +43,7 @@ class Probed(Protocol):
         """Return whether the process should go on, for /livez."""
 
     def ready(self, channel: str = "") -> Answer | None:
-        """Return whether the service is ready, for /readyz; None if it does not serve this channel.
-
-        Args:
-            channel: Name of one channel; empty: of the process as a whole.
-        """
+        """Return whether a channel (empty: the process) is ready, for /readyz; None if it does not serve it."""
 
 
 @dataclass

@@ -42,12 +42,7 @@ _plain = structlog.dev.plain_traceback
 
 
 def configure_logs(level: str = "info", form: str = "auto") -> None:
-    """Set up structlog and the standard library's root logger alike.
-
-    Args:
-        level: debug, info, warning or error.
-        form: json, text, or auto (text on a terminal).
-    """
+    """Set up structlog and the root logger alike: the lowest level, and json, text, or auto (text on a terminal)."""
     on_terminal = sys.stderr.isatty() and form != "json"
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,

@@ -83,11 +83,7 @@ class MemberFenced(OutboxError):  # noqa: N818 - the name describes the state of
 
 
 class Membership:
-    """The membership of a consumer in its group, from its subscription until it leaves.
-
-    Args:
-        stays: Whether its partitions wait for the next process of its name, until the session expires.
-    """
+    """The membership of a consumer in its group; if it `stays`, its partitions wait for the next of its name."""
 
     def __init__(self, consumer: Consumer, *, stays: bool = False) -> None:
         self._consumer = consumer
@@ -95,12 +91,7 @@ class Membership:
         self._leaving = False
 
     def subscribe(self, topics: Sequence[str], on_assign: Callback, on_revoke: Callback | None = None) -> None:
-        """Subscribe to topics.
-
-        Args:
-            on_assign: Called with new partitions, until the consumer leaves its group.
-            on_revoke: Called with partitions that it loses; None: librdkafka gives them up.
-        """
+        """Subscribe, with calls until the consumer leaves; without `on_revoke` librdkafka gives partitions up."""
 
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             # close() hands over what the group assigned before it. It is not read any more, and librdkafka may
@@ -158,11 +149,7 @@ _REFUSALS = {
 
 
 def require_rights(admin: AdminClient, needed: Mapping[str, Collection[AclOperation]]) -> None:
-    """Check the rights on topics that a service cannot work without.
-
-    Args:
-        needed: Operations by topic; the topics exist.
-    """
+    """Check the rights that a service cannot work without: operations by topic, each of which exists."""
     asked = admin.describe_topics(
         TopicCollection(list(needed)), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT
     )

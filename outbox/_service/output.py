@@ -68,11 +68,7 @@ def print_json(content: Any) -> None:
 def print_json_rows(
     head: Mapping[str, Any], name: str, rows: Iterable[Any], tail: Callable[[], Mapping[str, Any]]
 ) -> None:
-    """Print a document with a list of rows, each as it comes and on one line: they need not fit into memory.
-
-    Args:
-        tail: Returns the fields behind the list. It is called after the last row.
-    """
+    """Print a document with a list of rows, each as it comes and on one line; `tail` returns what is behind it."""
     separator = "\n"
     sys.stdout.write(_to_text({**head, name: []}).removesuffix("]\n}"))
     for row in rows:

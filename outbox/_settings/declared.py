@@ -218,7 +218,7 @@ class KeptSettings(SettingsTable):
 
     keep_settled_ms: int = setting(
         DAY_MS,
-        "Age up to which rows of settled transactions, or the evidence of delivered messages, are kept.",
+        "Age at which rows of settled transactions, or the evidence of delivered messages, are deleted.",
         least=0,
     )
 
@@ -228,7 +228,7 @@ class DiscardSettings(SettingsTable):
 
     keep_discarded_ms: int = setting(
         30 * DAY_MS,
-        "Age up to which discarded messages are kept; older ones are deleted, with an alert a week before.",
+        "Age at which discarded messages are deleted, with an alert a week before.",
         least=DAY_MS,
     )
 
@@ -474,9 +474,7 @@ class CheckerFields(CheckedDatabases, KeptSettings, FenceSettings, ServiceFields
     upkeep_interval_ms: int = setting(
         600_000, "Pause between two walks over the callback tables, for purge and settlement audit.", least=100
     )
-    keep_tombstones_ms: int = setting(
-        30 * DAY_MS, "Age up to which rollback rows are kept; older ones are deleted.", least=DAY_MS
-    )
+    keep_tombstones_ms: int = setting(30 * DAY_MS, "Age at which rollback rows are deleted.", least=DAY_MS)
     settlement_max_age_ms: int = setting(
         600_000, "Age at which a committed transaction that is not delivered is reported.", least=0
     )

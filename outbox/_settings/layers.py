@@ -91,11 +91,7 @@ def _check_names(name: str, own: Mapping[str, Any]) -> None:
 
 
 def refuse_hidden(name: str, own: Collection[str], given: Mapping[str, str]) -> None:
-    """Refuse settings of a channel that the command line or the environment would replace for all channels.
-
-    Args:
-        given: The settings above the file, with where each comes from.
-    """
+    """Refuse settings of a channel that what is `given`, by command line or environment, would replace for all."""
     for key in sorted(given.keys() & set(own)):
         raise ConfigurationError(
             f"channels.{name}.{key} would be replaced by {given[key]}, as that of every channel. "
@@ -142,12 +138,7 @@ log = logging.getLogger("outbox")
 
 
 class LayeredSettings(SettingsTable):
-    """Settings that are read in layers: what is given, the environment, the TOML file.
-
-    Args:
-        environ: The environment; None: that of the process.
-        given: Values from the command line; None is not given.
-    """
+    """Settings in layers: what is given (None: not), the environment (None: the process's), the TOML file."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()
     """Settings that the command has an option for: those that people change by hand."""

@@ -136,11 +136,7 @@ def settings_of(table: type[SettingsTable]) -> Mapping[str, Setting]:
 
 
 class SettingsTable:
-    """Settings that are given together, such as a table of a TOML file. They do not change.
-
-    Args:
-        values: Values by name, of any type from which those of the settings can be made.
-    """
+    """Settings that are given together, such as a table of a TOML file, by name. They do not change."""
 
     given: frozenset[str]
     """Names of the settings that do not have their default."""

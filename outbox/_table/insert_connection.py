@@ -143,11 +143,7 @@ class CoreConnection:
 
 
 class AsyncpgConnection:
-    """A connection of asyncpg, inside SQLAlchemy's greenlet.
-
-    Args:
-        connection: The connection, or what an asyncpg pool returns.
-    """
+    """A connection of asyncpg, or what its pool returns, inside SQLAlchemy's greenlet."""
 
     numbered = True
     autocommits = True

@@ -139,11 +139,7 @@ _HEAD_BYTES = 20
 
 
 class RowCopy:
-    """The statements that copy messages into a message table, or into one that has its columns.
-
-    Args:
-        more: Columns of bytes that the table has besides.
-    """
+    """The statements that copy messages into a message table, or one with its columns and `more` of bytes."""
 
     def __init__(self, schema: str, name: str, service: str, *more: str) -> None:
         table = identifier(schema, name)
@@ -154,20 +150,11 @@ class RowCopy:
         self._after = _AFTER.format(table=table, started=STARTED_US, more="{more}")
 
     def after(self, last: int, more: str = "") -> Statement:
-        """Return the statement that reads ids, xid and start of the transaction's later rows, as text.
-
-        Args:
-            last: Id of its last row before the COPY; 0: it had none.
-            more: An expression that it returns besides, or nothing.
-        """
+        """Return the statement that reads ids, xid and start of rows behind the id `last`, as text, and `more`."""
         return Statement(self._after.format(more=more and f", {more}"), (last,))
 
     def pieces(self, messages: Iterable[Message], more: Iterable[Sequence[bytes | None]] = ()) -> Iterator[bytes]:
-        """Yield what is copied.
-
-        Args:
-            more: The other columns of each row, if the table has some.
-        """
+        """Yield what is copied, with `more`, the other columns of each row."""
         piece, size, others = [_SIGNATURE], 0, iter(more)
         for message in messages:
             row = self._head + _row(self._service, message)
@@ -229,11 +216,7 @@ COPY_ROWS = 100
 
 
 class Written(NamedTuple):
-    """The rows of messages.
-
-    Args:
-        ids: Their ids, in the order of the messages, which is that in which they were given.
-    """
+    """The rows of messages, and their ids in the order in which these were given."""
 
     ids: Sequence[int]
     xid: str
@@ -251,12 +234,7 @@ class RowWriter:
         self._fail = Statement("SELECT CAST('outbox: a trigger dropped or added rows of messages' AS integer)", ())
 
     def write(self, connection: InsertConnection, messages: Sequence[Message]) -> Written:
-        """Write messages in order.
-
-        Args:
-            connection: The connection; a transaction begins if none is open.
-            messages: From 1 to `MAX_ROWS` messages.
-        """
+        """Write 1 to `MAX_ROWS` messages in order; a transaction begins if none is open."""
         if len(messages) >= COPY_ROWS and (copying := connection.copying) is not None:
             # Also begins the transaction, of which SQLAlchemy would not be aware otherwise.
             ((last,),) = connection.run(self._copy.last)

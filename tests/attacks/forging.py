@@ -139,10 +139,7 @@ def row_outcome(teams: Teams, id_: int) -> str:
 
 
 def rows(teams: Teams, statement: str) -> list[Any]:
-    """Run statements as team-a's application, in one transaction; the rows of the last one.
-
-    `statement`: with `{a}` and `{b}` for the teams' names, which are prefixes of tables, roles and topics.
-    """
+    """Run statements, with `{a}` and `{b}` for the teams' names, as team-a, in one transaction; the last one's rows."""
     with psycopg.connect(teams.a.url("application")) as connection:
         cursor = connection.execute(statement.format(a=teams.a.name, b=teams.b.name).encode())
         while cursor.nextset():

@@ -85,10 +85,7 @@ def _locks(teams: Teams) -> list[tuple[int, bool]]:
 
 
 def _locks_source(teams: Teams) -> str:
-    """Wait for the lock of the owner of team-b's table source, and hold it when team-b restarts its relay.
-
-    team-b's operator then ends the session that the relay names.
-    """
+    """Hold the owner's lock of team-b's source while its relay restarts; its operator then ends the session."""
     place = identifier(teams.b.site.tables.schema, teams.b.site.tables.source)
     with psycopg.connect(teams.a.url("application"), autocommit=True) as holder:
         waiting = threading.Thread(target=holder.execute, args=(_OWN, (place,)))

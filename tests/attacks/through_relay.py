@@ -131,7 +131,7 @@ def _rollback_rows(teams: Teams) -> int:
 
 
 INTERNAL, FORBIDDEN, PLATFORM, REFUSED = "INTERNAL_TOPIC", "FORBIDDEN", "PLATFORM_TOPIC", "NOT_AUTHORIZED"
-TRUST = "a message in the name of another application of its own channel: applications of one channel trust each other"
+TRUST = "a message in that name: applications of one channel trust each other"
 
 THROUGH_RELAY = (
     _half("let its relay write to a real topic of team-b", FORBIDDEN, "team_b.orders"),

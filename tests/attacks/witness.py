@@ -54,11 +54,7 @@ class Witness:
             self.failures.append(error)
 
     def publish(self, value: str, meanwhile: Callable[[str], object], *, eager: bool = False) -> None:
-        """Publish one more message in half mode, and do something before COMMIT.
-
-        `value`: its value, a number that no other message has; `eager`: whether the half is sent, and the transaction's
-        lock taken, before that.
-        """
+        """Publish one more message in half mode, `eager` or not, of a value of its own; do something before COMMIT."""
         (topic, usual), *_ = self._outboxes.items()
         outbox = self._eager if eager else usual
         assert isinstance(outbox, HalfOutbox)
@@ -97,10 +93,7 @@ class Witness:
         return wrong + [f"{key} is out of order" for key, some in numbers.items() if some != sorted(some)]
 
     def delays_ms(self, arrivals: list[tuple[float, VisibleRecord]], begin: float, end: float) -> list[float]:
-        """Return how long messages took from COMMIT to a reader, ms in ascending order.
-
-        `begin`: of the span in which the messages were committed, monotonic seconds.
-        """
+        """Return how long messages of a span (monotonic seconds) took from COMMIT to a reader, ms, ascending."""
         return sorted(
             1e3 * (arrived - committed)
             for arrived, record in arrivals

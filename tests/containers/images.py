@@ -29,10 +29,7 @@ def site_certificates() -> str:
 
 
 def build_images(engine: Engine, steps: Steps, base_image: str | None) -> None:
-    """Make the base image, Python's, Postgres' and Kafka's; what did not change is not made again.
-
-    `base_image`: a Debian image to begin with; None: one is made by debootstrap.
-    """
+    """Make the base image (None: by debootstrap), Python's, Postgres' and Kafka's, where something changed."""
     base = base_image or _base(engine, steps)
     with steps.step("image: Python"):
         _build(engine, steps, PYTHON_IMAGE, _FOLDER / "python", {"DEBIAN_IMAGE": base})

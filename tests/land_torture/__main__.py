@@ -31,10 +31,7 @@ def main(
     sink: Annotated[list[Sink] | None, typer.Option(help="Repeatable. Default: delta.")] = None,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/land-torture/report.json"),
 ) -> None:
-    """Kill the driver of `outbox land` again and again, check the table; ends with 2 if an invariant is violated.
-
-    SIGTERM and Ctrl-C end it sooner, with a check of what was killed until then.
-    """
+    """Kill the driver of `outbox land` again and again, until Ctrl-C, and check; 2: an invariant is violated."""
     stop = stop_on_signals()
     seed = seed or time.time_ns() % 1_000_000
     sinks = sink or [Sink.DELTA]

@@ -86,10 +86,7 @@ class Run:
         self._traffic = Traffic(site, list(self._partitions), seed)
 
     def run(self, kills: int, stopped: Callable[[], bool] = lambda: False) -> Result:
-        """Rounds until the job was killed so many times, or something is found.
-
-        `stopped`: whether to end sooner; what was killed until then is checked.
-        """
+        """Rounds until the job was killed so many times, something is found, or it is to end sooner (`stopped`)."""
         began = time.monotonic()
         try:
             while (left := kills - self.result.kills.total()) > 0 and not (self.result.violations or stopped()):

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -12,7 +11,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from outbox import AsyncHalfOutbox
 from outbox._half.cluster_connection import Circuit
-from outbox._half.sender import Acks, Sender
+from outbox._half.sender import Sender
 from outbox._publish.waiting import BLOCKING, EVENT_LOOP, Budget
 from outbox.errors import PublishFailed
 from outbox.recorder import NoRecorder
@@ -92,29 +91,6 @@ def test_publish_after_first_timeout_asks_nobody(sender: Sender, monkeypatch: py
     with pytest.raises(PublishFailed, match="circuit is open"):
         sender.ping(BLOCKING)
     monkeypatch.undo()
-
-
-def test_circuit_closes_after_the_first_probe_that_succeeds(
-    sender: Sender, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = threading.Event()
-    monkeypatch.setattr(sender, "_takes_halves", answers.is_set)
-    sender.unanswered(0.0, "no ack")
-    with pytest.raises(PublishFailed, match="circuit is open"):
-        sender.require_answering()
-    assert events.kept == ["orders opened"]
-    answers.set()
-    wait_until(lambda: events.kept == ["orders opened", "orders closed"])
-    sender.require_answering()
-
-
-def test_unacknowledged_half_opens_the_circuit(sender: Sender, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "_takes_halves", lambda: False)
-    acks: Acks = sender.acks()
-    acks.expect()
-    with pytest.raises(PublishFailed, match="did not acknowledge"):
-        acks.offsets(Budget(BLOCKING, 0.01))
-    assert events.kept == ["orders opened"]
 
 
 def test_closed_outbox_probes_no_more(sender: Sender, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,10 +85,7 @@ async def _read(reader: asyncio.StreamReader, kind: bytes) -> bytes:
 
 
 class LossyProxy:
-    """Passes everything between clients and Postgres, but for the reply of COMMIT: then the connection is cut.
-
-    `arrives`: whether COMMIT itself arrives; if not, the connection is cut before it.
-    """
+    """Passes all between clients and Postgres, but the reply of COMMIT, or (not `arrives`) COMMIT; then cuts."""
 
     def __init__(self, url: str, *, arrives: bool = True) -> None:
         self.cut = threading.Event()

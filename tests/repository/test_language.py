@@ -37,10 +37,7 @@ def _modules() -> Iterator[tuple[Path, str]]:
 
 
 def _texts(source: str, *, docstrings: bool) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each string of a module; one word alone is a name, not prose.
-
-    `docstrings`: whether docstrings are wanted, and strings behind constants, or all other strings.
-    """
+    """Yield line and text of each string of several words: docstrings and those behind constants, or all others."""
     tree = ast.parse(source)
     documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

@@ -57,8 +57,7 @@ def delivered(history: History) -> Expected:
 
 
 def delivered_by_the_checkers_word(history: History) -> Expected:
-    told = history.tell()
-    history.row(told)
+    told = history.row(history.tell())
     history.op(told, source=OpSource.CHECKER)
     history.deliver(told)
     return {}
@@ -82,9 +81,7 @@ def rolled_back_by_a_listener(history: History) -> Expected:
 
 
 def rolled_back_by_outcome(history: History) -> Expected:
-    told = history.tell()
-    history.row(told, "R", Positions(()), NO_TOPIC_ID)
-    return all_of(told, Verdict.ROLLED_BACK)
+    return all_of(history.row(history.tell(), "R", Positions(()), NO_TOPIC_ID), Verdict.ROLLED_BACK)
 
 
 def struck_savepoint(history: History) -> Expected:
@@ -97,8 +94,7 @@ def struck_savepoint(history: History) -> Expected:
 
 
 def decided_after_the_grace(history: History) -> Expected:
-    told = history.tell()
-    history.row(told)
+    told = history.row(history.tell())
     history.op(told, source=OpSource.CHECKER, after=LATER)
     history.deliver(told)
     return all_of(told, Verdict.LATE)
@@ -118,14 +114,11 @@ def delivered_from_the_discard_topic(history: History) -> Expected:
 
 
 def lost(history: History) -> Expected:
-    told = history.committed(2)
-    return all_of(told, Verdict.LOST)
+    return all_of(history.committed(2), Verdict.LOST)
 
 
 def lost_by_a_listeners_word(history: History) -> Expected:
-    told = history.tell(truth=Truth.LISTENER)
-    history.op(told, source=OpSource.LISTENER)
-    return all_of(told, Verdict.LOST)
+    return all_of(history.op(history.tell(truth=Truth.LISTENER), source=OpSource.LISTENER), Verdict.LOST)
 
 
 def torn(history: History) -> Expected:
@@ -135,8 +128,7 @@ def torn(history: History) -> Expected:
 
 
 def visible_without_a_row(history: History) -> Expected:
-    told = history.tell()
-    history.op(told)
+    told = history.op(history.tell())
     history.deliver(told)
     return all_of(told, Verdict.PHANTOM)
 
@@ -148,8 +140,7 @@ def visible_though_rolled_back(history: History) -> Expected:
 
 
 def visible_though_struck(history: History) -> Expected:
-    told = history.tell(2)
-    history.row(told, positions=Positions.first(1))
+    told = history.row(history.tell(2), positions=Positions.first(1))
     history.op(told, positions=Positions.first(1))
     history.deliver(told)
     return {told.message(1): Verdict.PHANTOM}
@@ -196,15 +187,12 @@ def on_another_topic(history: History) -> Expected:
 
 
 def on_another_partition(history: History) -> Expected:
-    told = history.delivered(partition=5)
-    return all_of(told, Verdict.WRONG_TARGET)
+    return all_of(history.delivered(partition=5), Verdict.WRONG_TARGET)
 
 
 def with_another(**fields: object) -> Case:
     def changed(history: History) -> Expected:
-        told = history.tell()
-        history.row(told)
-        history.op(told)
+        told = history.committed()
         [record] = history.deliver(told)
         history.change(record, **fields)
         return all_of(told, Verdict.WRONG_CONTENT)
@@ -260,20 +248,15 @@ def settled_without_a_decision(history: History) -> Expected:
 
 
 def in_the_discard_topic(history: History) -> Expected:
-    told = history.committed(2)
-    history.park(told, DiscardReason.TOO_LARGE)
-    return all_of(told, Verdict.DISCARDED)
+    return all_of(history.park(history.committed(2), DiscardReason.TOO_LARGE), Verdict.DISCARDED)
 
 
 def parked_undecided(history: History) -> Expected:
-    told = history.tell()
-    history.park(told)
-    return all_of(told, Verdict.DISCARDED)
+    return all_of(history.park(history.tell()), Verdict.DISCARDED)
 
 
 def dropped_by_an_operator(history: History) -> Expected:
-    told = history.committed()
-    history.park(told, DiscardReason.TOO_LARGE, removed=True)
+    told = history.park(history.committed(), DiscardReason.TOO_LARGE, removed=True)
     history.op(told, OpKind.ROLLBACK, OpSource.OPERATOR, LATER)
     return all_of(told, Verdict.DISCARDED)
 
@@ -287,33 +270,25 @@ def unreadable(history: History) -> Expected:
 
 
 def ops_against_each_other(history: History) -> Expected:
-    told = history.delivered()
-    history.op(told, OpKind.ROLLBACK)
-    return all_of(told, Verdict.CONTRADICTORY_OPS)
+    return all_of(history.op(history.delivered(), OpKind.ROLLBACK), Verdict.CONTRADICTORY_OPS)
 
 
 def ops_that_list_different_halves(history: History) -> Expected:
-    told = history.delivered(2)
-    history.op(told, positions=Positions.first(1))
-    return all_of(told, Verdict.CONTRADICTORY_OPS)
+    return all_of(history.op(history.delivered(2), positions=Positions.first(1)), Verdict.CONTRADICTORY_OPS)
 
 
 def op_against_the_row(history: History) -> Expected:
-    told = history.tell()
-    history.row(told, "R")
+    told = history.row(history.tell(), "R")
     history.op(told)
     return all_of(told, Verdict.CONTRADICTORY_OPS)
 
 
 def op_without_a_row(history: History) -> Expected:
-    told = history.tell()
-    history.op(told)
-    return all_of(told, Verdict.CONTRADICTORY_OPS)
+    return all_of(history.op(history.tell()), Verdict.CONTRADICTORY_OPS)
 
 
 def listeners_against_each_other(history: History) -> Expected:
-    told = history.tell(truth=Truth.LISTENER)
-    history.op(told, source=OpSource.LISTENER)
+    told = history.op(history.tell(truth=Truth.LISTENER), source=OpSource.LISTENER)
     history.op(told, OpKind.ROLLBACK, OpSource.LISTENER)
     history.deliver(told)
     return all_of(told, Verdict.CONTRADICTORY_OPS)
@@ -347,21 +322,17 @@ def incomplete(history: History) -> Expected:
 
 def row_of_another_offset(history: History) -> Expected:
     """Its half is not where the row says, so that the relay has settled it as a stray one."""
-    told = history.tell(2)
-    history.row(told, shift=5)
+    told = history.row(history.tell(2), shift=5)
     history.op(told)
     return all_of(told, Verdict.ROW_WITHOUT_HALF)
 
 
 def row_of_another_partition(history: History) -> Expected:
-    told = history.tell()
-    history.row(told, partition=1)
-    return all_of(told, Verdict.ROW_WITHOUT_HALF)
+    return all_of(history.row(history.tell(), partition=1), Verdict.ROW_WITHOUT_HALF)
 
 
 def row_of_a_half_of_which_a_copy_is_left(history: History) -> Expected:
-    told = history.tell()
-    history.row(told)
+    told = history.row(history.tell())
     half = told.halves[0]
     history.halves[history.halves.index(half)] = replace(half, offset=BEHIND - told.first)
     return all_of(told, Verdict.ROW_WITHOUT_HALF)
@@ -369,19 +340,15 @@ def row_of_a_half_of_which_a_copy_is_left(history: History) -> Expected:
 
 def of_another_incarnation(history: History) -> Expected:
     other = INCARNATION.replace("c0ffee", "decade")
-    told = history.delivered(options=HalfOptions(incarnation=other))
-    return all_of(told, Verdict.UNPROVABLE)
+    return all_of(history.delivered(options=HalfOptions(incarnation=other)), Verdict.UNPROVABLE)
 
 
 def row_of_another_half_topic(history: History) -> Expected:
-    told = history.tell()
-    history.row(told, topic_id=OTHER_TOPIC_ID)
-    return all_of(told, Verdict.UNPROVABLE)
+    return all_of(history.row(history.tell(), topic_id=OTHER_TOPIC_ID), Verdict.UNPROVABLE)
 
 
 def row_that_nobody_can_read(history: History) -> Expected:
-    told = history.tell()
-    history.row(told, positions="0..1")
+    told = history.row(history.tell(), positions="0..1")
     history.op(told)
     return all_of(told, Verdict.UNPROVABLE)
 

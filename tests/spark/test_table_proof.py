@@ -39,8 +39,7 @@ def delivered(history: TableHistory) -> Expected:
 
 
 def delivered_and_not_deleted_yet(history: TableHistory) -> Expected:
-    rows = history.insert(2)
-    history.wait(rows)
+    rows = history.wait(history.insert(2))
     history.show(rows)
     return {}
 
@@ -66,8 +65,7 @@ def one_key_in_two_tables(history: TableHistory) -> Expected:
 
 
 def delivered_after_the_grace(history: TableHistory) -> Expected:
-    rows = history.insert()
-    history.leave(rows, after=timedelta(milliseconds=GRACE + 1))
+    rows = history.leave(history.insert(), after=timedelta(milliseconds=GRACE + 1))
     history.show(rows)
     return all_of(rows, Verdict.LATE)
 
@@ -82,40 +80,30 @@ def of_a_foreign_table(history: TableHistory) -> Expected:
 
 
 def lost(history: TableHistory) -> Expected:
-    rows = history.insert(2)
-    history.leave(rows)
-    return all_of(rows, Verdict.LOST)
+    return all_of(history.leave(history.insert(2)), Verdict.LOST)
 
 
 def torn(history: TableHistory) -> Expected:
-    rows = history.insert(3)
-    history.leave(rows)
+    rows = history.leave(history.insert(3))
     history.show([rows[0], rows[2]])
     return all_of([rows[1]], Verdict.TORN)
 
 
 def waiting(history: TableHistory) -> Expected:
-    rows = history.insert(2)
-    history.wait(rows)
-    return all_of(rows, Verdict.DANGLING)
+    return all_of(history.wait(history.insert(2)), Verdict.DANGLING)
 
 
 def delivered_while_the_audit_reads(history: TableHistory) -> Expected:
     """Its record is behind the end of the topic that was taken before the evidence was there."""
-    rows = history.insert()
-    history.leave(rows, settled=False)
-    return all_of(rows, Verdict.DANGLING)
+    return all_of(history.leave(history.insert(), settled=False), Verdict.DANGLING)
 
 
 def discarded(history: TableHistory) -> Expected:
-    rows = history.insert(2)
-    history.discard(rows)
-    return all_of(rows, Verdict.DISCARDED)
+    return all_of(history.discard(history.insert(2)), Verdict.DISCARDED)
 
 
 def discarded_and_visible(history: TableHistory) -> Expected:
-    rows = history.insert()
-    history.discard(rows)
+    rows = history.discard(history.insert())
     history.show(rows)
     return all_of(rows, Verdict.DISCARDED)
 
@@ -146,24 +134,21 @@ def doubled(history: TableHistory) -> Expected:
 
 
 def doubled_on_another_topic(history: TableHistory) -> Expected:
-    rows = history.insert()
-    history.leave(rows)
+    rows = history.leave(history.insert())
     [record] = history.show(rows)
     history.real(other_topic(history, record), record.key, record.value, record.headers, record.time)
     return all_of(rows, Verdict.DUPLICATE)
 
 
 def on_another_topic(history: TableHistory) -> Expected:
-    rows = history.insert()
-    history.leave(rows)
+    rows = history.leave(history.insert())
     [record] = history.show(rows)
     history.change(record, topic=other_topic(history, record), offset=80_001)
     return all_of(rows, Verdict.WRONG_TARGET)
 
 
 def on_another_partition(history: TableHistory) -> Expected:
-    rows = history.insert(partition=5)
-    history.leave(rows)
+    rows = history.leave(history.insert(partition=5))
     history.show(rows)
     return all_of(rows, Verdict.WRONG_TARGET)
 

@@ -28,11 +28,7 @@ _COLUMNS = (
 def publish_bulk(
     site: Site, outbox: HalfOutbox, messages: Iterable[Message], *, ops: bool = True, each: int = 1
 ) -> list[str]:
-    """Commit messages in their order, so many of them in a transaction.
-
-    `ops`: whether the op markers are sent; else the checker must decide; `each`: messages in a transaction. Returns the
-    ids of the messages.
-    """
+    """Commit messages in order, `each` in a transaction, and return their ids; without `ops` the checker decides."""
     ids: list[str] = []
     for some in _batched(messages, AT_ONCE * each):
         entries = _commit(site, outbox, some, each)

@@ -14,10 +14,7 @@ class When(enum.Enum):
 
 
 class Cancelling:
-    """An awaitable that runs a coroutine and cancels its task whenever it suspends for one of the chosen times.
-
-    `suspensions`: which suspensions of the task are cancelled, counted from 1.
-    """
+    """An awaitable that runs a coroutine and cancels its task at chosen suspensions, counted from 1."""
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, None], suspensions: Collection[int], when: When = When.WAITING

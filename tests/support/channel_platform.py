@@ -75,10 +75,7 @@ def open_platform(servers: Servers, folder: Path, channels: int = 2) -> Iterator
 
 
 def publish(site: Site, first: int, count: int, *, ops: bool = True) -> list[str]:
-    """Commit numbered messages of a site; return their ids.
-
-    `ops`: whether op markers are sent; else the checker must decide.
-    """
+    """Commit numbered messages of a site; return their ids. Without `ops` the checker decides."""
     with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         numbers = range(first, first + count)
         messages = [Message(site.topic("orders"), str(number), f"key{number % 10}") for number in numbers]

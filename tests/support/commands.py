@@ -30,10 +30,7 @@ def run_command(
 def call_command(
     app: typer.Typer, site: Site, *words: str, environ: Mapping[str, str | None] | None = None, typed: str = ""
 ) -> tuple[int, str]:
-    """Run a subcommand in this process, which is much faster.
-
-    `environ`: variables over the site's; None: not set. Returns exit code, and what it printed.
-    """
+    """Run a subcommand in this process, which is faster, over `environ` (None: not set); exit code and output."""
     variables = {**site.environment(), "COLUMNS": "250", **(environ or {})}
     result = CliRunner().invoke(app, list(words), input=typed, env=variables)
     if result.exception is not None and not isinstance(result.exception, SystemExit):

@@ -69,10 +69,7 @@ class Landing:
         return Pair(Output(session(), str(self.table)), Checkpoint(Folder(session(), str(self.checkpoint))))
 
     def plan(self, batch_id: int, end: int, **others: int) -> None:
-        """Spark plans a batch.
-
-        `end`: where it ends in partition 0 of orders; `others`: where it ends in partition 0 of other topics.
-        """
+        """Spark plans a batch, up to `end` in partition 0 of orders, and up to `others` in those of other topics."""
         ends = {topic: {"0": offset} for topic, offset in {"orders": end, **others}.items()}
         self._write(f"offsets/{batch_id}", f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(ends)}')
 

@@ -171,10 +171,7 @@ def hand_out(
     topics: Mapping[str, RealTopic] = TOPICS,  # the real topics that there are
     limit: BatchPolicy = ENDLESS,
 ) -> HandOut:
-    """The hand-out of a ledger, where Kafka answers at once.
-
-    `halves`: returns bodies from the half topic; `discards`: returns bodies from the discard topic.
-    """
+    """The hand-out of a ledger, where Kafka answers at once: functions return the bodies from both topics."""
 
     def describe_unknown(_in_hand: object) -> bool:
         unknown = gate.unknown()
@@ -270,11 +267,7 @@ class World:
         return local
 
     def send(self, local: Local, *, twice: bool = False, break_it: bool = False) -> None:
-        """Send its next half.
-
-        `local`: an open transaction, or a finished one: then the half is a straggler; `twice`: the half is stored
-        twice, and the second one is acknowledged.
-        """
+        """Send the next half of a transaction, or a straggler; `twice`: stored twice, the second one acknowledged."""
         position = max(local.offsets, default=-1) + 1
         if twice:
             self._append(local, position)

@@ -9,11 +9,7 @@ COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.
 
 
 class Scripted(TransactionListener):
-    """Does as it is told, and remembers what it was given.
-
-    `execute`: what the local transaction returns, or a function of the message that runs it; `check`: what a check
-    returns, or a function of the check.
-    """
+    """Does as it is told by a state, or a function of the message or the check, and remembers what it was given."""
 
     def __init__(self, execute: object = None, check: object = None) -> None:
         self._execute = execute

@@ -66,10 +66,7 @@ def insert_message(connection: psycopg.Connection, site: Site, topic: str, key: 
 def publish(
     connection: psycopg.Connection, site: Site, topic: str, keys: Sequence[str], insert: Insert = insert_message
 ) -> None:
-    """Publish the next number of each key, after its row is locked.
-
-    `keys`: the keys, ascending, so that two transactions never wait for each other.
-    """
+    """Publish the next number of each key, after its row is locked: keys ascend, so that no two wait for each other."""
     for key in keys:
         row = connection.execute(
             f"INSERT INTO {site.name}_key VALUES (%s, 1) ON CONFLICT (key) DO UPDATE SET number = "
@@ -151,13 +148,14 @@ def wait_empty(site: Site, timeout: float = 60.0) -> None:
     wait_until(lambda: waiting(site) == 0, timeout, site.logs)
 
 
+def assert_delivered(site: Site, timeout: float = 60.0) -> None:
+    """Wait until no row waits, and check `orders` as `assert_exactly` does."""
+    wait_empty(site, timeout)
+    assert_exactly(site, "orders")
+
+
 def assert_exactly(site: Site, topic: str) -> None:
-    """Check that each key has all its numbers, each once, in order, and each message an id of its own.
-
-    A row is deleted when Kafka has acknowledged its transaction; readers may see the end of that a moment later.
-
-    `site`: the site, with nothing left in its message table.
-    """
+    """Check that each key has its numbers, once, in order, with own ids; readers may see the last a moment later."""
     found = assert_numbers(site, topic)
     assert len({record.message_id for record in found}) == len(found)
 

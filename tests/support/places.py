@@ -83,10 +83,7 @@ class Place(ABC):
 
     @abstractmethod
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
-        """The values of all that is published on a topic, in its order, once nothing more can come.
-
-        `outbox`: through which it was published; None: the application's.
-        """
+        """The values of all that is published on a topic, through an outbox, in order, once nothing more can come."""
 
     def halves(self) -> int:
         return 0

@@ -43,10 +43,7 @@ class Planter:
         self._decide_late()
 
     def finish(self, delivered: Sequence[str]) -> None:
-        """What is changed behind the back of the services, once all is settled.
-
-        `delivered`: ids of five messages at least that are right so far.
-        """
+        """What is changed behind the back of the services, once five messages at least are `delivered`."""
         halves = {parse_half(half.headers).transaction_id: half for half in self._site.halves()}
         self._commit_what_was_rolled_back(halves)
         forgotten, doubled, contradicted, *_, last = delivered

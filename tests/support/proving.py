@@ -158,11 +158,12 @@ class History:
         *,
         partition: int = 0,
         shift: int = 0,
-    ) -> None:
+    ) -> Told:
         """Its row; `shift` offsets away from where its halves are."""
         listed = told.positions if positions is None else positions
         place = (partition, told.first + shift, told.last + shift)
         self.rows.append(("shop", told.id, told.control[0].service, state, topic_id, *place, str(listed)))
+        return told
 
     def op(
         self,
@@ -171,12 +172,13 @@ class History:
         source: OpSource = OpSource.PRODUCER,
         after: timedelta = timedelta(milliseconds=7),
         positions: Positions | None = None,
-    ) -> None:
+    ) -> Told:
         listed = told.positions if positions is None else positions
         entry = OpEntry(kind, told.id, TOPIC_ID, 0, listed, told.first, told.last)
         value, headers = encode_op([entry], source)
         time = told.halves[-1].time + after
         self.ops.append(Record(op_topic(source), 0, len(self.ops), None, value, headers, time))
+        return told
 
     def deliver(self, told: Told, positions: Sequence[int] | None = None, late: str = "") -> list[Record]:
         made = []
@@ -202,7 +204,7 @@ class History:
         self.change(other, offset=one.offset)
         self.change(replace(one, offset=-1), offset=other.offset)
 
-    def park(self, told: Told, reason: DiscardReason = DiscardReason.UNDECIDED, *, removed: bool = False) -> None:
+    def park(self, told: Told, reason: DiscardReason = DiscardReason.UNDECIDED, *, removed: bool = False) -> Told:
         """Its manifest in the discard topic, and the tombstone that removes it."""
         control = told.control[0]
         offsets = tuple((one.position, half.offset) for one, half in zip(told.control, told.halves, strict=True))
@@ -212,6 +214,7 @@ class History:
         for value in [manifest.encode(), None] if removed else [manifest.encode()]:
             at = len(self.discards)
             self.discards.append(Record("outbox.discard", 0, at, manifest_key(told.id), value, [], BEGIN))
+        return told
 
     def delivered(self, messages: int = 1, **options: Any) -> Told:
         told = self.tell(messages, **options)
@@ -223,10 +226,7 @@ class History:
 
     def committed(self, messages: int = 1, **options: Any) -> Told:
         """One that committed, with its row and its op marker, of which nothing is visible."""
-        told = self.tell(messages, **options)
-        self.row(told)
-        self.op(told)
-        return told
+        return self.op(self.row(self.tell(messages, **options)))
 
     def rolled_back(self, messages: int = 1, *, by_checker: bool = False, **options: Any) -> Told:
         """One that was rolled back, by its producer or by the checker."""

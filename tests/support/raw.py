@@ -40,10 +40,7 @@ class RawLog:
         self._entries: list[OpEntry] = []
 
     def commit(self, *messages: RawMessage, service: str = "orders", listed: int | None = None) -> str:
-        """Write the halves of a transaction; `flush` commits it.
-
-        `listed`: how many messages its commit lists, if not all of these. Returns its id.
-        """
+        """Write the halves of a transaction whose commit lists so many, and return its id; `flush` commits it."""
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         first = self._next
         for position, message in enumerate(messages):

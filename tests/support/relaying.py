@@ -13,11 +13,7 @@ from tests.support.harness import Site
 
 
 class RelayedTopics:
-    """Real topics, and one transactional producer that writes to them.
-
-    `topics`: their full names; records go to them by chance; `number`: of the producer; two with one number fence each
-    other.
-    """
+    """Real topics, and one transactional producer, which fences those of its `number`; records go by chance."""
 
     def __init__(self, site: Site, topics: Sequence[str], number: int = 0, seed: int = 0) -> None:
         self._topics = topics

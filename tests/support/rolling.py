@@ -177,10 +177,7 @@ def beyond_kafka(one: Seen, waits: Sequence[Span]) -> float:
 
 
 def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, waits: Sequence[Span]) -> list[str]:
-    """Return for people: the slowest message of each step, and the longest pause of each owner.
-
-    `steps`: each with the times at which it began and ended; `waits`: when plain records waited.
-    """
+    """Return for people: the slowest message of each step, by its times, and the longest pause of each owner."""
     seen = visibility.seen()
     lines = []
     for step, began, ended in steps:

@@ -89,10 +89,7 @@ class SecuredSite(Site):
         return PasswordLogin(self.who, PASSWORD, self.stack.security.authority.certificate)
 
     def user(self, *roles: Role, **names: Iterable[str]) -> str:
-        """Make a user with the rights that `outbox acl print` prints for roles, and no others; its name.
-
-        `names`: topics, services and sources: the options of the command, with several values each.
-        """
+        """Make a user with the rights that `outbox acl print` prints for roles and names, and no others; its name."""
         name = f"{self.name}-{'-'.join(roles)}"
         with self.acting(name):
             match self.login:

@@ -70,10 +70,7 @@ def commit_checkpoint(
     text: str | None = None,
     filled: bool = True,
 ) -> None:
-    """Commit a checkpoint of a half partition, as its relay would; with another string, as nobody should.
-
-    Unless it says otherwise the half partition is as long as the checkpoint claims.
-    """
+    """Commit a checkpoint of a half partition, as long as it claims, as a relay would, or with a wrong string."""
     if filled:
         _fill_half_partition(site, channel, partition, checkpoint.head)
     metadata = checkpoint.encode(channel.half.id, partition) if text is None else text

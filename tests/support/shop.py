@@ -72,6 +72,12 @@ class Shop:
         assert len(found) == count
         return found
 
+    def assert_nothing(self, topic: str, number: int | None = None) -> None:
+        """Check, once all is settled, that a topic has no message, and the table no row of this number."""
+        self.site.wait_settled()
+        assert self.site.read(topic) == []
+        assert number is None or not self.has(number)
+
     def ops(self, transaction_id: str) -> list[tuple[OpSource, OpEntry]]:
         return [(source, entry) for source, entry in self.site.ops() if entry.transaction_id == transaction_id]
 

@@ -14,10 +14,7 @@ TOLD_AFTER = timedelta(milliseconds=30)
 
 
 class TableHistory(History):
-    """A history that has messages of table mode too; rows get their ids in the order of their publication.
-
-    `inserted`: ids of the local transactions.
-    """
+    """A history with messages of table mode too, whose ids ascend; `inserted`: ids of its local transactions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,18 +39,21 @@ class TableHistory(History):
         return [Row(number, next(self._offsets), began, service, topic, *rest) for topic in topics]
 
     def leave(
-        self, rows: Sequence[Row], *, settled: bool = True, after: timedelta = TOLD_AFTER, source: str = SOURCE
-    ) -> None:
+        self, rows: list[Row], *, settled: bool = True, after: timedelta = TOLD_AFTER, source: str = SOURCE
+    ) -> list[Row]:
         for row in rows:
             self._tell(row, source, time_of(row) + after, None, settled=settled)
+        return rows
 
-    def wait(self, rows: Sequence[Row]) -> None:
+    def wait(self, rows: list[Row]) -> list[Row]:
         for row in rows:
             self._tell(row, SOURCE, None, None, settled=False)
+        return rows
 
-    def discard(self, rows: Sequence[Row], reason: str = "TOPIC_MISSING") -> None:
+    def discard(self, rows: list[Row], reason: str = "TOPIC_MISSING") -> list[Row]:
         for row in rows:
             self._tell(row, SOURCE, None, reason, settled=True)
+        return rows
 
     def _tell(self, row: Row, source: str, at: datetime | None, reason: str | None, *, settled: bool) -> None:
         about = (source, id_of(row)[0], time_of(row), at, row.service, row.topic, row.partition, row.id, row.id)
@@ -66,8 +66,7 @@ class TableHistory(History):
         ]
 
     def delivered_rows(self, messages: int = 1, *, source: str = SOURCE, key: bytes | None = None) -> list[Row]:
-        rows = self.insert(messages, key=key)
-        self.leave(rows, source=source)
+        rows = self.leave(self.insert(messages, key=key), source=source)
         self.show(rows, source)
         return rows
 

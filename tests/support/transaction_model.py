@@ -21,10 +21,7 @@ class Open:
 
 @dataclass
 class Coordinator:
-    """What the brokers know of one transactional id and one consumer group.
-
-    `late_at`: at which request after its repetition the delayed EndTxn arrives; None: no EndTxn is delayed.
-    """
+    """What brokers know of a transactional id and a group; `late_at`: the request before which an EndTxn is late."""
 
     late_at: int | None = None
     delay: float = 0.0  # how long the repetition of the delayed EndTxn takes, s

@@ -205,10 +205,7 @@ def poison(name: str, topic: str) -> str:
 
 
 def main() -> None:
-    """Run until SIGTERM.
-
-    Arguments: mode, prefix, diary, seed, share of transactions for the last topic, name of the log.
-    """
+    """Run until SIGTERM. Arguments: mode, prefix, diary, seed, share for the last topic, name of the log."""
     mode, name, diary = sys.argv[1], sys.argv[2], Diary(Path(sys.argv[3]))
     seed, short_share = int(sys.argv[4]), float(sys.argv[5])
     stop = stop_on_signals()

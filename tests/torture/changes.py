@@ -55,10 +55,7 @@ _UNPUBLISH: LiteralString = "DROP PUBLICATION IF EXISTS stranger"
 
 
 class TableChanges(Lasting):
-    """Faults that change tables. Relays may halt meanwhile; they double and lose nothing, and go on afterwards.
-
-    `source`: its operator waits until a change is taken back.
-    """
+    """Faults that change tables, where a relay may halt; the operator of `source` waits until one is taken back."""
 
     def __init__(self, world: World, processes: Processes, source: SourceCruelty, chance: random.Random) -> None:
         super().__init__()

@@ -43,10 +43,7 @@ _LATE_SECONDS = (0.0, 0.0, 6.0)
 
 
 class Cruelty:
-    """Chooses the faults of a run.
-
-    `longest`: how long strangers hold something at most, and the database is away, in seconds.
-    """
+    """Chooses the faults of a run; `longest`: how many seconds strangers hold something, or the database is away."""
 
     def __init__(self, world: World, processes: Processes, diary: Diary, chance: random.Random, longest: float) -> None:
         self.faults: Counter[str] = Counter()  # what was done to servers, by name

@@ -28,10 +28,7 @@ _LOST_SECONDS = 3.0
 
 
 class DatabaseCruelty(Lasting):
-    """Faults of the database. Each runs to its end, or until `heal()`; one at a time for each kind of server.
-
-    `longest`: how long something is held at most, in seconds.
-    """
+    """Faults of the database, one at a time for each kind of server, for `longest` seconds, or until `heal()`."""
 
     def __init__(self, world: World, chance: random.Random, longest: float) -> None:
         super().__init__()

@@ -41,10 +41,7 @@ _READER_SECONDS = 60.0
 
 
 class Gathering:
-    """Knows up to where the rounds before have looked.
-
-    `outcomes`: what was answered about transactions that ended with an error, and what was special about them.
-    """
+    """Knows up to where the rounds before have looked, and what was answered about transactions with an error."""
 
     def __init__(self, world: World, reader: Reader, observers: Observers, diary: Diary) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -178,10 +175,7 @@ class Gathering:
         return dict(self._world.site.sql(query, list(ids)))
 
     def _answers(self, diary: Iterable[Entry], there: Collection[str]) -> list[Answer]:
-        """What applications were answered, and what is answered now about all of the same transactions.
-
-        `there`: the transactions that are in the database, by the application's ids.
-        """
+        """What applications were answered, and what is answered now, about transactions; `there`: in the database."""
         answers = []
         for entry in diary:
             if entry.kind == ANSWERED:

@@ -50,10 +50,7 @@ def nothing_uncommitted(evidence: Evidence) -> Iterator[str]:
 
 
 def everything_ends(evidence: Evidence) -> Iterator[str]:
-    """I3: after healing every half is settled in time, and no row waits.
-
-    A half that cannot be parsed lies in the discard topic, a row that cannot be delivered in the table for them.
-    """
+    """I3: after healing every half is settled in time, and no row waits; what is no message is a dead letter."""
     yield from (f"not settled: {place}" for place in evidence.unsettled)
     yield from (f"the row of {message_id} waits" for message_id in evidence.waiting)
     refused = {row.id for row in evidence.discarded}
@@ -133,10 +130,7 @@ def _rows_agree(evidence: Evidence) -> Iterator[str]:
 
 
 def no_commit_after_a_rollback_row(evidence: Evidence) -> Iterator[str]:
-    """I8: what committed, by the word of the application or of its tables, has a callback row that says so (and I9).
-
-    A row of the message table needs none: it is there because its local transaction committed.
-    """
+    """I8: what committed, by application or tables, has a callback row, or was a row of the message table (and I9)."""
     for gone in sorted({*evidence.acknowledged} - {*map(transaction_of, evidence.told)}):
         yield f"{gone} committed, and the database does not have it"
     for transaction_id in sorted(evidence.half_transactions()):

@@ -81,10 +81,7 @@ class OutageResult:
 
 
 class _Outage:
-    """Two databases behind one channel: that of `orders` goes away, that of `bills` stays.
-
-    `bills`: the same channel and tables with the other database.
-    """
+    """Two databases behind one channel, with the same tables: that of `orders` goes away, that of `bills` stays."""
 
     def __init__(self, stack: Stack, orders: Site, bills: Site, say: Say, halves: int) -> None:
         self._stack, self._orders, self._bills, self._say, self._halves = stack, orders, bills, say, halves
@@ -177,10 +174,7 @@ class _Outage:
 
 
 def outage(seconds: float, halves: int, say: Say) -> OutageResult:
-    """Start everything, let the database go and come back, and say what came of it; nothing is left running.
-
-    `halves`: halves that wait for it; half of them belong to committed transactions.
-    """
+    """Let the database go while `halves` wait, half of them committed, and come back; nothing is left running."""
     with _world() as (stack, orders, bills):
         return _Outage(stack, orders, bills, say, halves).run(seconds)
 

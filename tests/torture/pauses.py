@@ -35,10 +35,7 @@ class Pauses:
         now: float,
         waits: Callable[[str], Sequence[Span]],
     ) -> list[str]:
-        """Measure a round; return what took too long. What has not arrived yet has taken until now.
-
-        `waits`: when Kafka itself took nothing of an owner; a message may wait for as long.
-        """
+        """Measure a round; return what took too long, also what has not arrived, longer than Kafka itself `waits`."""
         found: list[str] = []
         quiet = 0.0
         for step, end in zip(steps, [*(step.began for step in steps[1:]), now], strict=False):

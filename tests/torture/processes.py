@@ -93,11 +93,7 @@ class _Running:
 
 
 class Processes:
-    """All of them.
-
-    `services`: more settings of relays and checkers, over those; None: not set; `short_share`: share of local
-    transactions for the topic of two replicas, in applications that start from now on.
-    """
+    """All of them; over the settings of `services`, with a share of transactions for the topic of two replicas."""
 
     def __init__(
         self,
@@ -135,10 +131,7 @@ class Processes:
             self._down[kind] -= 1
 
     def watch(self, *, faults: bool, applications: bool) -> None:
-        """Start what does not run, wake who slept long enough.
-
-        `applications`: whether there are applications; if not, relays and checkers only.
-        """
+        """Start what does not run, but for applications if there are none, and wake who slept long enough."""
         self._running = [process for process in self._running if self._lives(process)]
         self.wake_sleepers()
         wanted = Counter(kind for kind in KINDS if not self._down[kind] and (applications or kind not in APPLICATIONS))

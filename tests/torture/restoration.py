@@ -58,11 +58,7 @@ _ANSWERED = {"resumed", "not halted"}
 
 
 class SourceCruelty(Lasting):
-    """Faults of the table source's progress. After each of them the operator resumes the source.
-
-    A relay must halt once the database does not know batches any more that it called delivered (I15). So the operator
-    waits for that halt, and looks whether anything was served before.
-    """
+    """Faults of the source's progress: its operator waits for the halt (I15), looks what was served, and resumes."""
 
     def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
         super().__init__()
@@ -176,10 +172,7 @@ class SourceCruelty(Lasting):
         self.faults["progress of the table source deleted in Kafka"] += 1
 
     def operate(self) -> None:
-        """Resume the source if a fault or a relay's halt asks for it; if that is refused now, it is tried again.
-
-        Nothing happens before the first fault: a source that halts for no reason stays halted (I3).
-        """
+        """Resume the source if a fault or a halt asks for it, until that is done; not before the first fault (I3)."""
         if not self._was_hurt:
             return
         with self._one_at_a_time:

@@ -108,10 +108,7 @@ def _checked(hostile: bool) -> set[str]:  # noqa: FBT001 - one of two kinds of r
 
 
 class Run:
-    """One run.
-
-    `folder`: for the logs of processes that ended badly; `kinds`: kinds of rounds, in turn; None: all faults at random.
-    """
+    """One run, with a folder for logs of processes that end badly; kinds of rounds in turn, or None: at random."""
 
     def __init__(
         self, world: World, seed: int, folder: Path, say: Say, round_seconds: float, kinds: Sequence[Kind | None]
@@ -140,10 +137,7 @@ class Run:
         self._gathering = Gathering(world, self._reader, self._observers, self._diary)
 
     def run(self, seconds: float) -> Result:
-        """Rounds until time is up, or something is found.
-
-        `seconds`: for the faults of all rounds and the healing between them.
-        """
+        """Rounds until the seconds of faults and healing are up, or something is found."""
         with ExitStack() as life:
             self._reader.start()
             life.callback(self._reader.end)

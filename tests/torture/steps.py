@@ -67,10 +67,7 @@ class Steps:
     def take_found(
         self, diary: Collection[Entry], arrived: Mapping[str, Arrival], waits: Callable[[str], Sequence[Span]]
     ) -> list[str]:
-        """What was too slow in the last round, now that all is settled; nothing if it was of another kind.
-
-        `arrived`: by the application's id of a transaction; `waits`: when Kafka itself took nothing of an owner.
-        """
+        """What was too slow in the last round of steps, by when transactions arrived and Kafka made them wait."""
         steps, self._steps = self._steps, []
         return self.pauses.judge(steps, diary, arrived, time.time(), waits)
 

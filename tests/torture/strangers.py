@@ -19,10 +19,7 @@ _AWAY = ("57P", "08", "53", "55P03", "40P01")
 
 
 def is_away(error: Exception) -> bool:
-    """Whether other faults explain an error: the server or the connection is gone, or a lock was not to be had.
-
-    All else is the harness's own mistake, or a finding, and nobody may take it for the former.
-    """
+    """Whether other faults explain an error: a lost server or connection, or a lock; all else is a finding."""
     lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     return lost and (getattr(error, "sqlstate", None) or "08").startswith(_AWAY)
 

@@ -29,10 +29,7 @@ _PAUSE_SECONDS = 0.5
 
 
 class TopicCruelty(Lasting):
-    """Faults of topics and services. Each runs to its end, or until `heal()`.
-
-    `processes`: the relays, which are held down while their offsets are gone.
-    """
+    """Faults of topics and services, until `heal()`; the relays are held down while their offsets are gone."""
 
     def __init__(self, world: World, processes: Processes, chance: random.Random, leaders: Leaders) -> None:
         super().__init__()
@@ -66,10 +63,7 @@ class TopicCruelty(Lasting):
             _until_done(lambda: [one.result() for one in admin.incremental_alter_configs(change).values()])
 
     def drop_offsets(self) -> None:
-        """Delete the relays' group while they are down, run `channel create`, then restore the offsets.
-
-        The command must refuse: an initial checkpoint on used half partitions would deliver everything again (I1).
-        """
+        """Delete the relays' group while they are down, see `channel create` refuse (I1), and restore the offsets."""
         channel, site = self._world.channel, self._world.site
         service = channel.channel.relay_group
         places = [

@@ -83,10 +83,7 @@ class StallWatch:
 
 
 class ResourceWatch:
-    """I12: memory, threads and files of the services are bounded.
-
-    `channels`: how many channels each process serves. Its limits of threads and files are multiplied by it.
-    """
+    """I12: memory, threads and files of services are bounded; the latter two for each of their channels."""
 
     def __init__(self, channels: int = 1) -> None:
         self._limits = {**MOST, **{name: channels * MOST[name] for name in ("threads", "files")}}

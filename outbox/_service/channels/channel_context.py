@@ -14,11 +14,7 @@ _channel: ContextVar[str] = ContextVar("channel", default="")
 
 
 def enter_channel(name: str) -> None:
-    """Let this thread work for a channel from now on.
-
-    Args:
-        name: Name of the channel; empty: the thread works for the process as a whole.
-    """
+    """Let this thread work for a channel from now on; without a name, for the process as a whole."""
     if name:
         _channel.set(name)
         structlog.contextvars.bind_contextvars(channel=name)

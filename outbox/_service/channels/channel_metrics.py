@@ -109,11 +109,7 @@ class MetricTable:
         return self._add(made, labels)
 
     def show(self, **known: str) -> None:
-        """Show counters and histograms at 0, so that a rate includes the first event.
-
-        Args:
-            known: The labels whose values are found by now: what has just these is shown.
-        """
+        """Show counters and histograms with just the labels `known` at 0: a rate then includes the first event."""
         for metric, labels in self._rows:
             unknown = {label for label, values in labels.items() if not values}
             if unknown == known.keys() and not isinstance(metric, Gauge):

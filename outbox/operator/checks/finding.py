@@ -9,12 +9,7 @@ from outbox._service.output import Entry, show
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the examination.
-
-    Args:
-        problem: What is wrong; empty if it is fine.
-        fix: What to do; for a fine one, a word on what was seen.
-    """
+    """One line of the examination: what is wrong (empty: nothing), and what to do, or what was seen."""
 
     what: str
     problem: str

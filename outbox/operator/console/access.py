@@ -21,12 +21,7 @@ _NAME = re.compile(r"[^:()\x00-\x1f\x7f]{1,100}")
 
 
 class Access:
-    """Names of users.
-
-    Args:
-        proxy: Address of the proxy whose header names the user; empty: there is none, and users log in with the key.
-        name: The name of who logs in with the key.
-    """
+    """Names of users: by the header of a proxy with this address, else `name`, for who logs in with the key."""
 
     def __init__(self, proxy: str, name: str) -> None:
         self._proxy = proxy

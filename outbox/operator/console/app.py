@@ -55,12 +55,7 @@ T = TypeVar("T")
 
 
 class WebConsole:
-    """The console of one channel.
-
-    Args:
-        viewer: What looks.
-        operator: What decides; None: nothing is decided here.
-    """
+    """The console of one channel; without `operator` nothing is decided here."""
 
     def __init__(self, viewer: OperatorSettings, operator: DecisionSettings | None, access: Access) -> None:
         self._viewer = viewer

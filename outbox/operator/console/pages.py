@@ -24,11 +24,7 @@ from outbox.operator.state.story import Status
 
 
 class Section(NamedTuple):
-    """A part of a page.
-
-    Args:
-        items: Asks servers, and blocks.
-    """
+    """A part of a page; `items` asks servers, and blocks."""
 
     title: str
     items: Callable[[], Iterable[Entry]]
@@ -36,12 +32,7 @@ class Section(NamedTuple):
 
 @dataclass
 class Page:
-    """A page, whose sections are not asked for yet.
-
-    Args:
-        command: What shows the same on a terminal.
-        search: What the search form has.
-    """
+    """A page, whose sections are not asked for yet, with the command that shows the same on a terminal."""
 
     title: str
     command: str = ""

@@ -55,12 +55,7 @@ class Moved(NamedTuple):
 
 
 class DiscardedRows:
-    """The discarded rows of one message table.
-
-    Attributes:
-        unread: The table source, if its database did not answer.
-        moved: What is back in the message table.
-    """
+    """The discarded rows of one message table, unless its database did not answer; `moved` ones are back in it."""
 
     def __init__(self, source: str, settings: TableSettings) -> None:
         self.source = source

@@ -39,11 +39,7 @@ class RelayProgress(NamedTuple):
 def read_progress(
     kafka: Mapping[str, str], channel: ChannelDescription
 ) -> tuple[Mapping[int, RelayProgress], Sequence[Gap]]:
-    """Read the committed checkpoints of all partitions; the relay's group is not joined.
-
-    Returns:
-        Checkpoints by partition, and the partitions whose checkpoint is missing or cannot be trusted.
-    """
+    """Return checkpoints by partition, and the partitions without one that can be trusted; no group is joined."""
     half, op, verdict, numbers = channel.half, channel.op, channel.verdict, range(channel.partitions)
     places = [(topic.name, number) for topic in (half, op, verdict) for number in numbers]
     committed = committed_checkpoints(kafka, channel.channel.relay_group, places)
@@ -80,11 +76,7 @@ def _progress(
 
 @dataclass
 class ChannelReader:
-    """Gathers what is unsettled.
-
-    Args:
-        most: Op records that are read of a partition.
-    """
+    """Gathers what is unsettled, from at most `most` op records of a partition."""
 
     kafka: Mapping[str, str]
     channel: ChannelDescription

@@ -69,11 +69,7 @@ Alive = Callable[[Collection[str]], Collection[str]]
 
 
 class DatabaseView:
-    """The callback tables of one database, for one operator's command.
-
-    Args:
-        gone: An incarnation of this database that the operator confirms as lost for good.
-    """
+    """The callback tables of a database, for one command; `gone` is an incarnation that is confirmed as lost."""
 
     def __init__(
         self, name: str, settings: CheckerDatabase, channel: str, alive: Alive = lambda _: (), gone: str | None = None

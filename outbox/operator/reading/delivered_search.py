@@ -43,11 +43,7 @@ class DeliveredSearch(Coverage):
     transactions: dict[int, set[str]] = field(default_factory=dict)
 
     def search(self, since_ms: Mapping[str, int]) -> Self:
-        """Find what was delivered, by the records that `read_committed` readers see.
-
-        Args:
-            since_ms: The topics, and the lowest timestamp that a record in question can have there, ms since 1970.
-        """
+        """Find what was delivered, by what `read_committed` readers see from a time on, by topic, in ms."""
         names = [name for name in since_ms if is_topic_name(name)]
         admin = admin_client(self.kafka)
         described = describe_topics(admin, names) if names else {}

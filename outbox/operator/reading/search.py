@@ -73,11 +73,7 @@ def search_tables(
 
 
 class LocalSearch(NamedTuple):
-    """A search in message tables, by the xid that an id carries.
-
-    Args:
-        kafka: None: the progress of the sources in Kafka is not asked for.
-    """
+    """A search in message tables, by the xid that an id carries; without `kafka` no progress is asked for there."""
 
     found: Findings
     kafka: Mapping[str, str] | None
@@ -133,11 +129,7 @@ class LocalSearch(NamedTuple):
 
 @dataclass
 class TopicSearch:
-    """Searches topics for one transaction: at known places, else by time.
-
-    Args:
-        since: Search from here on, ms since 1970.
-    """
+    """Searches topics for one transaction: at known places, else from a time on, ms since 1970."""
 
     kafka: Mapping[str, str]
     channel: ChannelDescription

@@ -16,12 +16,7 @@ RECORDS = 1_000_000
 
 @dataclass
 class Walk:
-    """One search through topics.
-
-    Args:
-        most: Records that are read of a topic at most.
-        narrower: What helps where there are more.
-    """
+    """One search through topics, of `most` records each; `narrower` is what helps where there are more."""
 
     reader: SpanReader
     coverage: Coverage

@@ -37,11 +37,7 @@ class Searched(NamedTuple):
 
 @dataclass(kw_only=True)
 class Coverage:
-    """Where a search looked, and where it did not.
-
-    Args:
-        databases: Names of the databases and table sources that answered.
-    """
+    """Where a search looked, and where it did not; `databases` has what answered, table sources too."""
 
     databases: list[str] = field(default_factory=list)
     searched: list[Searched] = field(default_factory=list)

@@ -17,7 +17,7 @@ from outbox import HalfOutbox, Message
 from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.op import OpEntry
 from tests.support.bulk import publish_bulk, send_halves
-from tests.support.harness import QUICK_SESSION, ROLE_PASSWORD, Service, Site, doubled, wait_until
+from tests.support.harness import QUICK_SESSION, ROLE_PASSWORD, Service, Site, wait_until
 from tests.support.probes import free_port, metric
 from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
 
@@ -81,19 +81,6 @@ def test_two_thousand_undecided_transactions_are_decided_in_batches(site: Site, 
     assert {id_ for id_, state in rows.items() if state == "R"} == _ids(orphans)
     assert len(rows) == 2_000
     assert checker.output().count('"event": "Transactions checked"') < 200
-
-
-def test_two_checkers_at_once(site: Site, outbox: HalfOutbox) -> None:
-    checkers = [site.checker(extra=QUICK) for _ in range(2)]
-    site.relay(extra=QUICK)
-    committed = publish_bulk(site, outbox, _messages(site, 300), ops=False)
-    orphans = send_halves(site, outbox, _messages(site, 300))
-    site.wait_settled()
-    found = site.read("orders")
-    assert not doubled(found)
-    assert sorted(record.message_id for record in found) == sorted(committed)
-    assert {id_ for id_, state in site.rows().items() if state == "R"} == _ids(orphans)
-    assert [checker.terminate() for checker in checkers] == [0, 0]
 
 
 @pytest.mark.parametrize("ahead", [pytest.param("7200", marks=pytest.mark.long), "-7200"])
@@ -172,21 +159,6 @@ def test_a_half_of_another_incarnation_of_the_database_is_never_decided(site: Si
     assert "Verdicts need an operator" in checker.output()
 
 
-def test_a_writer_that_holds_the_row_without_the_lock_is_waited_for(site: Site, outbox: HalfOutbox) -> None:
-    """Only its own transaction waits: the others of the batch are decided."""
-    others = send_halves(site, outbox, _messages(site, 3))
-    (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "late", "late")])
-    with site.connect() as writer, writer.transaction():
-        insert_row(site, writer, entry)
-        site.relay(extra=QUICK)
-        checker = site.checker(extra=QUICK)
-        wait_until(lambda: _verdicts(checker)["IN_FLIGHT"] >= 1, explain=site.logs)
-        wait_until(lambda: set(site.rows()) == _ids(others), explain=site.logs)
-    assert [record.value for record in site.wait_visible(1, "orders")] == [b"late"]
-    site.wait_settled()
-    assert site.rows()[entry.transaction_id] == "C"
-
-
 def insert_row(site: Site, connection: psycopg.Connection[Any], entry: OpEntry) -> None:
     """Write the row of a committed transaction, as the library would."""
     place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset, str(entry.positions))
@@ -224,16 +196,6 @@ def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: Half
     assert len(rows) == 300
     assert {id_ for id_, state in rows.items() if state == "C"} == set(won)
     assert {record.message_id.partition("/")[0] for record in site.read("orders")} == set(won)
-
-
-def test_transactions_below_the_purge_watermark_are_never_fenced(site: Site, outbox: HalfOutbox) -> None:
-    entries = send_halves(site, outbox, [Message(site.topic("orders"), str(index), "k") for index in range(3)])
-    key = f"purged/{entries[0].topic_id}/{entries[0].partition}"
-    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, %s)", key, str(entries[1].last_offset + 1))
-    site.relay(extra=QUICK)
-    checker = site.checker(extra=QUICK)
-    wait_until(lambda: _verdicts(checker)["PURGED"] >= 2, explain=site.logs)
-    assert site.rows() == {entries[2].transaction_id: "R"}
 
 
 def test_a_server_that_is_read_only_is_refused(site: Site) -> None:

@@ -4,7 +4,6 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
-import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -159,18 +158,3 @@ def _copy_tables(site: Site, moved: Site) -> None:
         ((value,),) = here.execute(query).fetchall()
         CallbackTable(site.tables).create(there)
         there.execute(f"UPDATE {site.tables.meta} SET value = %s WHERE key = 'incarnation'".encode(), (value,))
-
-
-def test_a_server_that_forgets_is_refused_in_production(site: Site, outbox: HalfOutbox) -> None:
-    """Here by the role: its transactions do not wait for the disk."""
-    del outbox
-    role = f"{site.name}_hasty"
-    url = site.role("hasty", attributes="SUPERUSER")
-    site.sql(f"ALTER ROLE {role} SET synchronous_commit = off")
-    config = Path(site.log_folder) / "checker.toml"
-    config.write_text(f'[databases.shop]\ndsn = "{url}"\ntable_prefix = "{site.name}"\ndurability = "production"\n')
-    checker = site.checker(extra={"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)})
-    assert checker.wait(30) == 4
-    assert "set synchronous_commit = on" in checker.output()
-    with psycopg.connect(url) as connection:
-        assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import AsyncHalfOutbox, Message
+from outbox import AsyncHalfOutbox
 from outbox._kafka.admin import admin_client
 from outbox.async_half_outbox import AsyncHalfTransaction
 from outbox.errors import PublishFailed, UsageError
@@ -336,14 +336,3 @@ async def test_an_eager_half_of_a_task_is_rolled_back_by_its_marker(shop: Shop) 
         await session.rollback()
     shop.site.wait_settled()
     assert [entry.kind for _, entry in shop.ops(ids[0])] == [OpKind.ROLLBACK]
-
-
-async def test_ping_and_close(shop: Shop) -> None:
-    async with AsyncShop(shop) as application:
-        async with AsyncHalfOutbox(
-            "orders", shop.site.kafka(), channel=shop.site.name, tables=shop.site.tables
-        ) as outbox:
-            await outbox.ping()
-        async with AsyncSession(application.engine) as session:
-            with pytest.raises(UsageError, match="closed"):
-                await outbox.publish(session, Message(shop.site.topic(shop.topic()), "never"))

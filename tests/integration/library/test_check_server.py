@@ -67,17 +67,6 @@ class Answers(NoRecorder):
         self.heard.append((service, state))
 
 
-def test_the_answer_decides(shop: Shop) -> None:
-    topic = shop.topic()
-    committed, rolled_back = (_send(shop, topic, value) for value in ("kept", "dropped"))
-    listener = Scripted(check=lambda check: COMMIT if check.value == b"kept" else ROLLBACK)
-    with _serving(shop, listener):
-        shop.site.wait_settled()
-    assert _values(shop, topic) == ["kept"]
-    assert {entry.kind for entry in _answers(shop.site, committed)} == {OpKind.COMMIT}
-    assert {entry.kind for entry in _answers(shop.site, rolled_back)} == {OpKind.ROLLBACK}
-
-
 def test_unknown_and_exceptions_leave_it_open_with_their_reason_and_number(shop: Shop) -> None:
     def judge(check: TransactionCheck) -> LocalTransactionState | None:
         if check.check == 1:
@@ -207,9 +196,7 @@ def test_an_application_that_dies_before_its_local_transaction_is_rolled_back(sh
     topic, number = shop.topic(), shop.number()
     with _instances(shop, 1):
         assert not _die(shop, topic, number, "outbox.half_acked")
-        shop.site.wait_settled()
-    assert not shop.has(number)
-    assert shop.site.read(topic) == []
+        shop.assert_nothing(topic, number)
 
 
 def test_when_an_instance_is_killed_another_one_answers(shop: Shop) -> None:

@@ -90,15 +90,6 @@ def test_a_half_topic_that_is_deleted_stops_the_relay_as_soon_as_a_commit_fails(
     assert _says(relay, f"topic {site.channel.half_topic} was deleted")
 
 
-def test_a_discard_topic_that_is_made_again_stops_the_relay(site: Site) -> None:
-    """What was parked there is gone, and no index would say so."""
-    site.create()
-    relay = _serving(site, OUTBOX_CONTRACT_INTERVAL_MS="3000")
-    site.delete_topics(site.channel.discard_topic)
-    create_channel(site.kafka(), site.channel, partitions=2, replication=1)
-    assert _says(relay, f"topic {site.channel.discard_topic} was deleted")
-
-
 @pytest.mark.long
 def test_channel_that_grows_is_served_once_all_topics_grew(site: Site, outbox: HalfOutbox) -> None:
     """Until then the relay stops: a transaction must not go to partitions that only some topics have."""

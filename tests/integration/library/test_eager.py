@@ -68,15 +68,7 @@ def test_a_slow_local_transaction_is_waited_for(shop: Shop) -> None:
     assert shop.site.rows()[receipt.transaction_id] == "C"
 
 
-def _rollback(session: Session) -> None:
-    session.rollback()
-
-
-def _close(session: Session) -> None:
-    session.close()
-
-
-@pytest.mark.parametrize("end", [_rollback, _close])
+@pytest.mark.parametrize("end", [Session.rollback, Session.close])
 def test_a_rollback_needs_no_check_back(shop: Shop, end: Callable[[Session], None]) -> None:
     topic, number = shop.topic(), shop.number()
     with Session(shop.engine) as session:
@@ -87,9 +79,7 @@ def test_a_rollback_needs_no_check_back(shop: Shop, end: Callable[[Session], Non
     wait_until(lambda: bool(shop.ops(transaction_id)))
     (source, entry), *_ = shop.ops(transaction_id)
     assert (source, entry.kind, str(entry.positions)) == (OpSource.PRODUCER, OpKind.ROLLBACK, "0-1")
-    shop.site.wait_settled()
-    assert shop.site.read(topic) == []
-    assert not shop.has(number)
+    shop.assert_nothing(topic, number)
 
 
 def test_a_rollback_after_the_outbox_was_closed(shop: Shop) -> None:
@@ -101,9 +91,7 @@ def test_a_rollback_after_the_outbox_was_closed(shop: Shop) -> None:
             receipt = outbox.publish(session, _message(shop, topic, "never"), eager=True)
         session.rollback()
     wait_until(lambda: shop.site.rows().get(receipt.transaction_id) == "R")
-    shop.site.wait_settled()
-    assert shop.site.read(topic) == []
-    assert not shop.has(number)
+    shop.assert_nothing(topic, number)
 
 
 def test_a_commit_after_the_outbox_was_closed(shop: Shop) -> None:
@@ -247,8 +235,7 @@ def test_postgres_ends_an_eager_transaction_that_is_idle(shop: Shop, engine: Eng
     assert not shop.has(number)
     with Session(engine) as session, session.begin():
         shop.insert(session, number)
-    shop.site.wait_settled()
-    assert shop.site.read(topic) == []
+    shop.assert_nothing(topic)
 
 
 def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
@@ -266,10 +253,8 @@ def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
         with pytest.raises(PublishFailed, match="An earlier message"):
             session.commit()
     assert _is_idle(engine)
-    assert not shop.has(number)
-    shop.site.wait_settled()
+    shop.assert_nothing(topic, number)
     assert shop.kinds(receipt.transaction_id) == {OpKind.ROLLBACK}
-    assert shop.site.read(topic) == []
 
 
 def test_a_publication_that_failed_in_the_database_cannot_be_committed(shop: Shop, engine: Engine) -> None:

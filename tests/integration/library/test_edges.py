@@ -82,15 +82,6 @@ def publish(shop: Shop, topic: str, messages: Sequence[Message]) -> None:
             shop.outbox.publish(session, replace(message, topic=shop.site.topic(topic), partition=0))
 
 
-def test_every_edge_arrives_byte_for_byte(shop: Shop) -> None:
-    topic = shop.topic()
-    publish(shop, topic, list(EDGES.values()))
-    found = shop.records(len(EDGES), topic)
-    for (name, message), record in zip(EDGES.items(), found, strict=True):
-        assert stored(record) == written(message), name
-        assert message.timestamp in {None, record.timestamp}, name
-
-
 def test_every_edge_is_what_an_ordinary_producer_would_have_written(shop: Shop) -> None:
     ours, theirs = shop.topic(), shop.topic()
     publish(shop, ours, list(EDGES.values()))
@@ -101,16 +92,7 @@ def test_every_edge_is_what_an_ordinary_producer_would_have_written(shop: Shop) 
     assert producer.flush(30) == 0
     published, produced = shop.records(len(EDGES), ours), shop.records(len(EDGES), theirs)
     assert [stored(record) for record in published] == [stored(record) for record in produced]
-
-
-def test_every_edge_in_a_transaction_of_its_own(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.site.connect() as connection:
-        for message in EDGES.values():
-            with shop.outbox.transaction(connection) as tx:
-                tx.publish(replace(message, topic=shop.site.topic(topic), key=b"one order", partition=0))
-    found = shop.records(len(EDGES), topic)
-    assert [stored(record)[1:] for record in found] == [written(message)[1:] for message in EDGES.values()]
+    assert all(one.timestamp in {None, found.timestamp} for one, found in zip(EDGES.values(), published, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(3))

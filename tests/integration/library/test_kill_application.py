@@ -20,9 +20,7 @@ def test_an_application_that_dies_before_commit_is_fenced(shop: Shop, failpoint:
     topic, number = shop.topic(), shop.number()
     transaction_id = _die(shop, topic, number, failpoint)
     wait_until(lambda: shop.site.rows().get(transaction_id) == "R", explain=shop.site.logs)
-    shop.site.wait_settled()
-    assert shop.site.read(topic) == []
-    assert not shop.has(number)
+    shop.assert_nothing(topic, number)
 
 
 def test_an_application_that_dies_after_commit_is_delivered_by_check_back(shop: Shop) -> None:

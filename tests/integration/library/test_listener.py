@@ -92,9 +92,8 @@ def test_rollback_delivers_nothing(shop: Shop) -> None:
     topic = shop.topic()
     with TransactionalProducer(shop.outbox, Scripted(execute=ROLLBACK)) as producer:
         result = producer.send_message_in_transaction(_message(shop, topic, "dropped", check_immunity=60))
-        shop.site.wait_settled()
+        shop.assert_nothing(topic)
     assert result.local_state is ROLLBACK
-    assert shop.site.read(topic) == []
     assert _ends(shop.site, result.transaction_id) == [(OpSource.PRODUCER, OpKind.ROLLBACK)]
 
 
@@ -126,8 +125,7 @@ def test_an_exception_reaches_the_caller_unchanged_and_a_check_decides(shop: Sho
             producer.send_message_in_transaction(_message(shop, topic, "failed"))
         assert caught.value is error
         ((given, _),) = listener.executed
-        shop.site.wait_settled()
-    assert shop.site.read(topic) == []
+        shop.assert_nothing(topic)
     assert set(_ends(shop.site, given.transaction_id)) == {(OpSource.LISTENER, OpKind.ROLLBACK)}
 
 
@@ -358,8 +356,7 @@ def test_nobody_is_asked_within_the_immunity_time_of_a_message(shop: Shop) -> No
         assert not listener.was_asked_about(immune.transaction_id)
         done.set()
         _op(shop.outbox, immune, OpKind.ROLLBACK)
-        shop.site.wait_settled()
-    assert shop.site.read(topic) == []
+        shop.assert_nothing(topic)
 
 
 def _transaction(shop: Shop, session: Session, number: int, state: object) -> Scripted:
@@ -407,9 +404,7 @@ def test_with_a_session_rollback_rolls_it_back(shop: Shop) -> None:
         result = producer.send_message_in_transaction(_message(shop, topic, "dropped"), session=session)
         assert not session.in_transaction()
     assert result.local_state is ROLLBACK
-    shop.site.wait_settled()
-    assert shop.site.read(topic) == []
-    assert not shop.has(number)
+    shop.assert_nothing(topic, number)
 
 
 @pytest.mark.parametrize("state", [UNKNOWN, None])
@@ -451,9 +446,7 @@ def test_with_a_session_an_exception_rolls_back_and_reaches_the_caller(shop: Sho
             producer.send_message_in_transaction(_message(shop, topic, "failed"), session=session)
         assert caught.value is error
         assert not session.in_transaction()
-    shop.site.wait_settled()
-    assert shop.site.read(topic) == []
-    assert not shop.has(number)
+    shop.assert_nothing(topic, number)
 
 
 def test_an_exception_reaches_the_caller_though_the_connection_is_lost(
@@ -472,8 +465,7 @@ def test_an_exception_reaches_the_caller_though_the_connection_is_lost(
         with pytest.raises(ValueError, match="the first error"):
             producer.send_message_in_transaction(_message(shop, topic, "lost"), session=session)
     assert "Rollback after a failed" in caplog.text
-    shop.site.wait_settled()
-    assert shop.site.read(topic) == []
+    shop.assert_nothing(topic)
 
 
 def test_with_a_session_what_is_no_state_rolls_back(shop: Shop) -> None:
@@ -483,9 +475,7 @@ def test_with_a_session_what_is_no_state_rolls_back(shop: Shop) -> None:
         with pytest.raises(UsageError, match="returned str"):
             producer.send_message_in_transaction(_message(shop, topic, "v"), session=session)
         assert not session.in_transaction()
-    shop.site.wait_settled()
-    assert shop.site.read(topic) == []
-    assert not shop.has(number)
+    shop.assert_nothing(topic, number)
 
 
 def test_a_session_may_publish_other_messages_too(shop: Shop) -> None:

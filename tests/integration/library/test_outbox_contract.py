@@ -107,14 +107,6 @@ def test_transactions_of_one_key_keep_their_order(place: Place) -> None:
     assert place.published(topic) == ["1", "2", "3"]
 
 
-def _rollback(session: Session) -> None:
-    session.rollback()
-
-
-def _close(session: Session) -> None:
-    session.close()
-
-
 def _raise(session: Session) -> None:
     with session:
         raise _BadError
@@ -125,7 +117,7 @@ def _leave(session: Session) -> None:
         session.flush()
 
 
-@pytest.mark.parametrize("end", [_rollback, _close, _raise, _leave])
+@pytest.mark.parametrize("end", [Session.rollback, Session.close, _raise, _leave])
 def test_a_transaction_that_does_not_commit_publishes_nothing(place: Place, end: Callable[[Session], None]) -> None:
     topic, number, halves = place.topic(), place.number(), place.halves()
     session = Session(place.engine)
@@ -153,13 +145,6 @@ def test_a_session_that_is_used_again(place: Place) -> None:
                 session.commit()
     assert place.published(topic) == ["0", "2"]
     assert [place.has(number) for number in numbers] == [True, False, True, False]
-
-
-def test_a_session_that_ran_no_sql(place: Place) -> None:
-    topic = place.topic()
-    with place.session() as session:
-        place.publish(session, topic, "only")
-    assert place.published(topic) == ["only"]
 
 
 def test_a_scoped_session(place: Place) -> None:

@@ -100,10 +100,7 @@ def _kill_the_server(server: Postgres, pid: int) -> None:
 
 
 def _kill_a_backend(server: Postgres, pid: int) -> None:
-    """As the system does that has no memory left: the server ends all sessions, and recovers.
-
-    A session that begins before the server has noticed would be ended, too.
-    """
+    """End a backend as a full memory does: the server ends all sessions, and recovers, before this returns."""
     with psycopg.connect(server.url, autocommit=True) as other, suppress(psycopg.OperationalError):
         os.kill(pid, signal.SIGKILL)
         while True:

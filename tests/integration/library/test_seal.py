@@ -75,10 +75,8 @@ def _is_decided(shop: Shop, transaction_id: str, state: str) -> bool:
 def _assert_rolled_back(shop: Shop, engine: Engine, topic: str, number: int, transaction_id: str) -> None:
     """The producer's rollback marker, or the checker, ended it; a commit marker never went out."""
     assert _pool_is_clean(shop, engine)
-    assert not shop.has(number)
-    shop.site.wait_settled()
+    shop.assert_nothing(topic, number)
     assert shop.kinds(transaction_id) == {OpKind.ROLLBACK}
-    assert shop.site.read(topic) == []
 
 
 @pytest.mark.parametrize("end", ENDINGS)

@@ -232,14 +232,3 @@ def test_rows_that_a_trigger_adds_beside_few_messages_are_not_their_receipts(pla
     taken = dict(place.taken())
     assert len(taken) == 6
     assert [taken[receipt.position] for receipt in receipts] == [b"0", b"1", b"2"]
-
-
-def test_a_second_copy_of_a_transaction_has_its_own_rows(place: Place, copies: list[str]) -> None:
-    with psycopg.connect(place.url) as connection:
-        first = place.outbox.publish_many(connection, MANY)
-        place.outbox.publish(connection, Message("orders", "between"))
-        second = place.outbox.publish_many(connection, MANY)
-    taken = dict(place.taken())
-    assert len(copies) == 2
-    for receipts in (first, second):
-        assert [taken[receipt.position] for receipt in receipts] == [message.value_bytes() for message in MANY]

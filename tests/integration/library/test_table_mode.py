@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames, TypedTopic
+from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.publish_function import STARTED_US
 from outbox._settings.declared import TableSettings
@@ -30,7 +30,6 @@ from outbox.operator.deciding.discarded_rows import DiscardedRows
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.protocol.op import OpKind
 from outbox.recorder import NoRecorder
-from outbox.serialization import JsonSerializer
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
 from outbox.transaction import Outcome
 from tests.support.doors import DOORS, Opened, pg8000_arguments, session_on, sqlalchemy_url
@@ -154,17 +153,6 @@ def test_loaders_of_an_application_do_not_fail_after_the_row_is_there(place: Pla
         receipts = place.outbox.publish_many(connection, ODD)
         receipts += place.outbox.publish_many(connection, ODD * 25)
     assert place.rows() == [as_row(*pair) for pair in zip(ODD * 26, receipts, strict=True)]
-
-
-def test_a_message_commits_with_the_change_that_it_is_about(place: Place, opened: Opened) -> None:
-    opened.execute(f"INSERT INTO {place.business} VALUES (1, 'new')")
-    receipt = place.outbox.publish(opened.target, Message("orders", b"v"))
-    with place.site.connect() as other:
-        assert other.execute(f"SELECT * FROM {place.business}".encode()).fetchall() == []
-        assert place.outbox.outcome(receipt.transaction_id, other) is Outcome.OPEN
-        opened.execute(f"DELETE FROM {place.business}")
-        opened.commit()
-        assert place.outbox.outcome(receipt.transaction_id, other) is Outcome.COMMITTED
 
 
 def test_outcome_is_whether_the_rows_are_there(place: Place, opened: Opened) -> None:
@@ -630,13 +618,6 @@ def test_the_trace_is_carried_by_headers(place: Place, engine: Engine) -> None:
     first, *others = place.rows()
     assert first.headers[0] == ("own", b"1")
     assert all(id_ in (dict(row.headers)["traceparent"] or b"") for row in (first, *others))
-
-
-def test_serialized_objects_are_published(place: Place, engine: Engine) -> None:
-    orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders", value=JsonSerializer())
-    with Session(engine) as session, session.begin():
-        place.outbox.publish(session, orders.message({"id": 42}, key="42"))
-    assert [(row.key, row.value) for row in place.rows()] == [(b"42", b'{"id":42}')]
 
 
 def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> None:

@@ -1,7 +1,6 @@
 """`outbox.transaction(connection)`: a local transaction on psycopg whose BEGIN and COMMIT the library owns."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -12,7 +11,6 @@ from psycopg.rows import dict_row
 
 from outbox import Message
 from outbox.errors import TransactionFenced, UsageError
-from tests.support.harness import doubled
 from tests.support.shop import Shop
 
 Connection = psycopg.Connection[Any]
@@ -141,21 +139,3 @@ def test_a_transaction_that_was_ended_inside_the_block(
         body()
     assert connection.info.transaction_status is TransactionStatus.IDLE
     assert shop.site.read(topic) == []
-
-
-def test_threads_with_connections_of_their_own(shop: Shop) -> None:
-    topic = shop.topic()
-
-    def work(worker: int) -> None:
-        with psycopg.connect(shop.site.postgres_url) as connection:
-            for turn in range(10):
-                with shop.outbox.transaction(connection) as tx:
-                    tx.publish(Message(shop.site.topic(topic), f"{worker}/{turn:02}", str(worker)))
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, range(6)))
-    found = shop.records(60, topic)
-    assert not doubled(found)
-    for worker in range(6):
-        values = [record.value for record in found if record.key == str(worker).encode()]
-        assert values == sorted(values, key=lambda value: value or b"")

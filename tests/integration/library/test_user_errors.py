@@ -531,7 +531,7 @@ COMMANDS = (
     # tests/unit/outbox/test_channel_settings.py
     *("has the setting", "would be replaced by", "decides for its channel", "Choose one of them with --channel or"),
     *("[channels", "channel \0: \0"),  # the second part says what to do
-    # tests/integration/operator: test_resolve.py, test_trace.py, test_pending.py, test_foreign_commands.py
+    # tests/integration/operator: test_resolve.py, test_trace.py, test_foreign_commands.py; unit/checker
     *("give either --commit or --rollback", "give --reason", "--all takes --rollback only"),
     *("name one transaction, or give --all and --service", "not a valid transaction or message id"),
     *("Give --since", "is not a valid time", "not a valid duration"),

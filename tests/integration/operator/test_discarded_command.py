@@ -47,14 +47,6 @@ def _operators_ops(site: Site) -> list[OpEntry]:
     return [entry for source, entry in site.ops() if source is OpSource.OPERATOR]
 
 
-def test_what_lies_there_is_listed_without_its_content(site: Site, outbox: HalfOutbox) -> None:
-    first, second = _refused(site, outbox, "secret-one", "secret-two")
-    lines = _list(site, "--reason", "TOPIC_MISSING", "--service", "orders")
-    assert [line.split()[0] for line in lines] == [first, second]
-    assert _list(site, "--reason", "TOO_LARGE") == _list(site, "--service", "others") == []
-    assert "secret" not in "".join(lines)
-
-
 def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: HalfOutbox) -> None:
     first, second = _refused(site, outbox, "one", "two")
     early = run_command(site, "discarded", "deliver", first, "--yes", "--wait-seconds", "1")

@@ -10,7 +10,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from outbox import Message, Outbox
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import discarded, doctor, pending, trace
-from stack import Stack
 from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, relay_settings
@@ -100,25 +99,6 @@ def test_discarded_rows_are_listed_and_dropped_without_kafka(shop: Site) -> None
     assert (code, "1 of 1 have left" in printed) == (Exit.OK, True), printed
     code, printed = call_command(discarded.app, shop, "drop", row["transaction"], "--yes", environ=without_kafka(shop))
     assert (code, "could not be read" in printed) == (Exit.CONFIGURATION, True), printed
-
-
-@pytest.mark.long
-def test_kafka_that_was_stopped_is_told_as_one_that_never_was(servers: object) -> None:
-    """A broker that is gone, with a relay that runs: nobody is told to start one."""
-    del servers
-    with Stack() as own, Site(own.bootstrap_servers, own.postgres_url) as site:
-        site.create("orders", partitions=1)
-        create(site)
-        relay = site.relay(extra=relay_settings(site))
-        wait_until(lambda: "Table source taken over" in relay.output(), explain=site.logs)
-        own.kafka.stop()
-        id_ = publish(site)
-        began = time.monotonic()
-        found = findings(site, relay_settings(site))
-        code, printed = call_command(trace.app, site, id_, environ=relay_settings(site))
-        assert time.monotonic() - began < 2 * AWAY_SECONDS
-        assert "start a relay" not in json.dumps(found)
-        assert (code, "1 row of it waits" in printed) == (Exit.CONFIGURATION, True)
 
 
 def test_a_wrong_password_is_no_server_that_must_be_started(shop: Site) -> None:

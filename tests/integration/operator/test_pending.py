@@ -4,18 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from outbox import HalfOutbox, Message
 from outbox._kafka.groups import committed_checkpoints
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import doctor, trace
 from outbox.operator.commands.pending import app
-from outbox.operator.state.unsettled_transactions import Gathering
 from outbox.protocol.op import OpKind, OpSource, encode_op
 from tests.support.bulk import publish_bulk, send_halves
-from tests.support.commands import call_command, call_for_json, run_command
-from tests.support.harness import QUICK_CHECKS, Site, wait_until
+from tests.support.commands import call_command, call_for_json
+from tests.support.harness import Site, wait_until
 
 
 @pytest.fixture
@@ -108,14 +106,6 @@ def test_a_real_topic_that_takes_no_messages_is_named(site: Site, outbox: HalfOu
     assert [one["fine"] for one in findings if one["what"] == "halves"] == [False]
 
 
-def test_what_is_parked_is_listed_as_such(site: Site, outbox: HalfOutbox) -> None:
-    (entry,) = send_halves(site, outbox, _messages(site, 1))
-    site.relay(extra={**QUICK_CHECKS, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
-    wait_until(lambda: bool(site.manifests()), explain=site.logs)
-    (one,) = _pending(site)["transactions"]
-    assert (one["transaction"], one["parked"]) == (entry.transaction_id, True)
-
-
 def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch) -> None:
     send_halves(site, outbox, _messages(site, 20))
     document = _pending(site, "--limit", "3")
@@ -130,24 +120,6 @@ def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: p
     (first, _second) = document["not_read"]
     assert first["place"].startswith(f"{site.channel.half_topic}/0, offsets 2 to ")
     assert "not read: " in call_command(app, site)[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [(("--older-than", "long"), "not a valid duration"), (("--channel", "nobody-made-this"), "outbox channel create")],
-)
-def test_what_keeps_it_from_looking_is_one_sentence(site: Site, words: tuple[str, ...], says: str) -> None:
-    site.create()
-    code, printed = call_command(app, site, *words)
-    assert (code, says in printed) == (Exit.CONFIGURATION, True), printed
-
-
-def test_a_checkpoint_that_cannot_be_trusted_is_no_place_to_look_from(site: Site, outbox: HalfOutbox) -> None:
-    send_halves(site, outbox, _messages(site, 1))
-    site.commit(TopicPartition(site.channel.half_topic, 0, 0, "moved by hand"))
-    ended = run_command(site, "pending")
-    assert ended.returncode == Exit.UNPROVABLE
-    assert "is damaged, was not written by a relay" in ended.stdout
 
 
 def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site, outbox: HalfOutbox) -> None:
@@ -173,19 +145,3 @@ def test_pending_is_readable_at_80_columns(site: Site, outbox: HalfOutbox) -> No
     assert any(line.endswith(" old, undecided") for line in lines)
     assert f"half partition {entry.partition}, offset 0, 1 message for {site.topic('orders')}" in lines
     assert max(map(len, lines[:5])) <= 80  # sums and entries; behind them are sentences, which a terminal wraps
-
-
-def test_pending_of_many_keeps_few_in_memory(site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not listed is only counted."""
-    send_halves(site, outbox, _messages(site, 200))
-    made: list[Gathering] = []
-
-    def gathering(*given: Any) -> Gathering:
-        made.append(Gathering(*given))
-        return made[-1]
-
-    monkeypatch.setattr("outbox.operator.context.Gathering", gathering)
-    document = _pending(site, "--limit", "3")
-    assert sum(sum_["undecided"] for sum_ in document["sums"]) == 200
-    assert (len(document["transactions"]), document["not_listed"]) == (3, 197)
-    assert len(made[0].found) == 6  # of two half partitions

@@ -358,7 +358,6 @@ CHOICE = "name one transaction, or give --all and --service"
         ((SOME, "--rollback", "--all", "--service", "g", *AT_ONCE), "or give --all and --service"),
         ((SOME, "--rollback", "--service", "g", *AT_ONCE), CHOICE),
         (("--all", "--service", "g", "--commit", *AT_ONCE), "--all takes --rollback only"),
-        (("nonsense", "--commit", *AT_ONCE), "not a valid transaction or message id"),
         (("01937b5e-0000-7000-8000-000000000001/0", "--commit", *AT_ONCE), "decided as a whole"),
     ],
 )
@@ -489,29 +488,6 @@ def test_resolve_all_takes_an_incarnation_that_is_gone(still: Site, monkeypatch:
     code, document = call_for_json(app, still, *_all_of("restored", "--incarnation", gone))
     assert (code, document["decided"]) == (Exit.OK, 3)
     assert {still.rows()[id_] for id_ in ids} == {"R"}
-
-
-def test_resolve_all_rolls_back_what_is_parked_below_the_watermark(site: Site) -> None:
-    site.create("orders", partitions=1)
-    ids = _of_group(site, "dead", 3)
-    site.relay(extra={**QUICK_CHECKS, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
-    channel = verify_channel(site.admin, site.channel)
-    wait_until(lambda: len(site.manifests()) == 3, explain=site.logs)
-    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '1000')", f"purged/{channel.half.id}/0")
-    code, document = call_for_json(app, site, *_all_of("dead"))
-    assert (code, document["decided"]) == (Exit.OK, 3)
-    wait_until(lambda: not site.manifests(), explain=site.logs)
-    assert site.rows() == dict.fromkeys(ids, "R")
-
-
-def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
-    outbox = still.half_outbox("silent", publish_timeout_seconds=20.0)
-    producer = TransactionalProducer(outbox, Scripted(UNKNOWN), serve_checks=False)
-    result = producer.send_message_in_transaction(Message(still.topic("orders"), "v", "k"))
-    code, document = call_for_json(app, still, *_all_of("silent"))
-    assert (code, document["found"], document["decided"]) == (Exit.OK, 1, 1)
-    (said,) = _said(still, result.transaction_id)
-    assert said.kind is OpKind.ROLLBACK
 
 
 def test_send_decisions_waits_for_room_in_the_queue(still: Site) -> None:

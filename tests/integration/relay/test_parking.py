@@ -114,18 +114,6 @@ def test_a_dead_service_never_fills_its_partition(site: Site, outbox: HalfOutbox
     assert {record.message_id for record in site.wait_visible(601, "orders")} == set(ids)
 
 
-def test_a_parked_transaction_frees_those_behind_it(site: Site, outbox: HalfOutbox) -> None:
-    key = Message(site.topic("orders"), "first", "same")
-    (first,) = send_halves(site, outbox, [key])
-    (second,) = publish_bulk(site, outbox, [Message(site.topic("orders"), "second", "same")])
-    site.relay(extra=BY_AGE)
-    assert [record.message_id for record in site.wait_visible(1, "orders")] == [second]
-    _send(outbox, OpKind.COMMIT, [first])
-    records = site.wait_visible(2, "orders")
-    assert [record.value for record in records if LATE_HEADER in dict(record.headers)] == [b"first"]
-    site.wait_settled()
-
-
 def test_dead_listener_frees_its_key_after_its_own_age(site: Site, outbox: HalfOutbox) -> None:
     """No instance of the service runs that could answer. The age of rows is a day (R45)."""
     producer = TransactionalProducer(outbox, Scripted(execute=UNKNOWN), serve_checks=False)
@@ -258,20 +246,3 @@ def test_a_listener_that_does_not_know_is_asked_on_after_the_limit(site: Site, o
     assert [(record.message_id, record.value) for record in found] == [(sent.message_id, b"v")]
     assert dict(found[0].headers)[LATE_HEADER] == b"UNDECIDED"
     wait_until(lambda: site.discards() == {}, explain=site.logs)
-
-
-def test_another_relay_takes_a_hundred_parked_transactions_over(site: Site, outbox: HalfOutbox) -> None:
-    first = site.relay(extra=BY_AGE)
-    parked = send_halves(site, outbox, _messages(site, range(100)))
-    _wait_for_manifests(site, 100)
-    site.wait_settled()
-    site.relay(extra=BY_AGE)
-    first.kill()
-    _send(outbox, OpKind.COMMIT, parked[::2])
-    _send(outbox, OpKind.ROLLBACK, parked[1::2])
-    _assert_late(site.wait_visible(50, "orders"), parked[::2])
-    wait_until(lambda: site.discards() == {}, explain=site.logs)
-    site.relay(extra=BY_AGE)
-    ids = publish_bulk(site, outbox, _messages(site, range(100, 110)))
-    assert {record.message_id for record in site.wait_visible(60, "orders")} >= set(ids)
-    assert not doubled(site.read("orders"))

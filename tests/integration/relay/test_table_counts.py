@@ -16,7 +16,7 @@ from tests.support.harness import Service, Site, other_database, wait_until
 from tests.support.message_rows import (
     OFTEN,
     SOURCE,
-    assert_exactly,
+    assert_delivered,
     create,
     execute,
     insert,
@@ -78,8 +78,7 @@ def test_a_trigger_that_suppresses_what_is_settled_halts_the_source(
     insert(store, "one", "two")
     wait_halted(store, relay, words)
     execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
-    wait_empty(store)
-    assert_exactly(store, "orders")
+    assert_delivered(store)
 
 
 @pytest.mark.parametrize("column", ["batch", "delivered", "ids", "highest"])
@@ -91,8 +90,7 @@ def test_a_trigger_that_keeps_a_column_of_the_progress_halts_the_source(store: S
     wait_halted(store, relay, "0 of 1 rows of progress were written as named")
     assert len(store.read("orders")) == (3 if column == "delivered" else 1)
     execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
-    wait_empty(store)
-    assert_exactly(store, "orders")
+    assert_delivered(store)
 
 
 def test_a_halt_is_not_noted_where_a_trigger_would_change_more(store: Site) -> None:
@@ -117,8 +115,7 @@ def test_a_trigger_that_empties_a_batch_halts_the_source_afterwards(store: Site)
     assert len(store.read("orders")) == 3
     words = ("--source", SOURCE, "--skip-delivered", "--yes")
     assert call_for_json(resume.app, store, *words, environ=relay_settings(store))[0] == Exit.OK
-    wait_empty(store)
-    assert_exactly(store, "orders")
+    assert_delivered(store)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +132,7 @@ def test_what_cannot_be_delivered_and_stays_halts_the_source(store: Site, table:
     insert(store, "behind")
     wait_halted(store, relay, words)
     execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
-    wait_empty(store)
-    assert_exactly(store, "orders")
+    assert_delivered(store)
     assert store.sql(f"SELECT count(*) FROM {store.tables.discarded}") == [(1,)]
 
 
@@ -170,8 +166,7 @@ def test_a_policy_that_appears_brings_nothing_twice(store: Site) -> None:
     insert(store, "one", "two")
     wait_until(lambda: "Table source halted" in relay.output() or "row-level" in relay.output(), explain=store.logs)
     execute(store, f"ALTER TABLE {store.tables.message} DISABLE ROW LEVEL SECURITY")
-    wait_empty(store)
-    assert_exactly(store, "orders")
+    assert_delivered(store)
 
 
 @pytest.fixture
@@ -193,8 +188,7 @@ def test_a_publication_of_all_tables_stops_neither_delivery_nor_purge(own_databa
     served(own_database, keep_settled_ms=0)
     wait_until(lambda: evidence(own_database) == 0, explain=own_database.logs)
     insert(own_database, "one", "two")
-    wait_empty(own_database)
-    assert_exactly(own_database, "orders")
+    assert_delivered(own_database)
 
 
 def test_upkeep_that_fails_stops_no_delivery(store: Site) -> None:
@@ -207,8 +201,7 @@ def test_upkeep_that_fails_stops_no_delivery(store: Site) -> None:
     relay = store.relay(extra=settings)
     failures = partial(metric, port, "outbox_relay_table_upkeep_failures_total", channel=store.name, source=SOURCE)
     insert(store, "one", "two")
-    wait_empty(store)
-    assert_exactly(store, "orders")
+    assert_delivered(store)
     wait_until(lambda: failures(work="purge") > 0, explain=store.logs)
     assert relay.output().count("Upkeep of a table source failed") == 1
     execute(store, f"GRANT DELETE ON {store.tables.delivered} TO {role}")
@@ -227,8 +220,7 @@ def test_figures_that_cannot_be_read_stop_no_delivery(store: Site) -> None:
         locker.execute(f"LOCK TABLE {store.tables.discarded} IN ACCESS EXCLUSIVE MODE".encode())
         wait_until(lambda: failures(work="figures") > 0, explain=store.logs)
     insert(store, "two")
-    wait_empty(store)
-    assert_exactly(store, "orders")
+    assert_delivered(store)
     assert "Table source not served yet" not in relay.output()
 
 

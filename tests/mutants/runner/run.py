@@ -65,10 +65,7 @@ def control(tests: Sequence[str]) -> str:
 
 
 def judge(tests: Sequence[str], endings: list[dict[str, Any]] | None) -> tuple[Verdict, str]:
-    """What the endings of a mutant's tests mean, and why it is not caught.
-
-    `endings`: how they ended, as the plugin notes it; None if the run did not end properly.
-    """
+    """What the endings of a mutant's tests mean, and why it is not caught; None: the run did not end properly."""
     if endings is None:
         return Verdict.UNCLEAR, "the tests did not end properly: see its log"
     errors = [ending for ending in endings if ending["outcome"] != "passed" and not ending["by_assertion"]]
@@ -82,10 +79,7 @@ def judge(tests: Sequence[str], endings: list[dict[str, Any]] | None) -> tuple[V
 
 
 def _pytest(name: str, arguments: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Run pytest in a fork of this process, which has imported nearly everything already.
-
-    Returns how each test ended; None if the run did not end properly.
-    """
+    """Run pytest in a fork of this process, which has the imports; how each test ended, None if the run did not."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     report = FOLDER / f"{name}.endings.json"
     report.unlink(missing_ok=True)

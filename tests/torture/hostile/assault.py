@@ -17,11 +17,7 @@ _JOIN_SECONDS = 120.0
 
 
 class Assault:
-    """A thread that attacks, from `begin()` to `end()`.
-
-    `victim_id`: topic id of the victim's half topic; `attacks`: what was done, by name; what Kafka or Postgres refused,
-    or did not answer, is under its own name.
-    """
+    """A thread that attacks from `begin()` to `end()`, and counts what was done and what was refused, by name."""
 
     def __init__(self, channel: HostileChannel, victim_id: str, chance: Random) -> None:
         self.attacks: Counter[str] = Counter()

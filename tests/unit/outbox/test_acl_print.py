@@ -69,7 +69,6 @@ def test_the_command_prints_each_role_in_each_form(role: Role, form: tuple[str, 
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("--role", "relay", "--principal", "relay", "--topic", "orders"), "User:orders"),
         (("--role", "relay", "--principal", WHO), "Give --topic"),
         (("--role", "listener", "--principal", WHO), "Give --service"),
         (("--role", "relay", "--principal", WHO, "--topic", "a/b"), "'a/b'"),

@@ -22,10 +22,7 @@ def _may_raise(frame: FrameType) -> bool:
 
 
 def publish_interrupted(line: int, *, in_savepoint: bool) -> tuple[int, bool, list[bytes | str | None]]:
-    """Publish "first", interrupted at a line, then "second", and commit.
-
-    Returns how many lines there were, whether "second" was accepted, and what was published.
-    """
+    """Publish "first", interrupted at a line, then "second"; the lines, whether it was accepted, what is there."""
     with InMemoryHalfOutbox() as box, Session(create_engine("sqlite://")) as session:
         accepted = True
         session.execute(text("SELECT 1"))

@@ -31,8 +31,10 @@ def tell_everything(recorder: Recorder) -> None:
 
 
 def test_prometheus_counts_what_it_is_told() -> None:
+    """Through the guard that the library puts before each recorder."""
     registry = CollectorRegistry()
-    tell_everything(PrometheusRecorder(registry))
+    recorder = guarded(PrometheusRecorder(registry))
+    tell_everything(recorder)
     assert value(registry, "outbox_messages_published_total") == 3
     assert value(registry, "outbox_half_ack_seconds_count") == 1
     assert value(registry, "outbox_half_ack_seconds_sum") == 0.004
@@ -42,13 +44,6 @@ def test_prometheus_counts_what_it_is_told() -> None:
     assert value(registry, "outbox_ops_dropped_total") == 2
     assert value(registry, "outbox_checks_answered_total", state="unknown") == 1
     assert value(registry, "outbox_table_unowned_total") == 1
-    assert value(registry, "outbox_circuit_open") == 1
-
-
-def test_prometheus_follows_the_circuit() -> None:
-    registry = CollectorRegistry()
-    recorder = PrometheusRecorder(registry)
-    recorder.circuit_opened("orders")
     assert value(registry, "outbox_circuit_open") == 1
     recorder.circuit_closed("orders")
     assert value(registry, "outbox_circuit_open") == 0
@@ -106,19 +101,6 @@ def test_a_recorder_that_fails_is_told_of_once_and_harms_nobody(caplog: pytest.L
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("outbox", logging.ERROR)
     assert "Recorder failed" in record.getMessage()
-
-
-def test_a_guarded_recorder_is_told_everything() -> None:
-    registry = CollectorRegistry()
-    tell_everything(guarded(PrometheusRecorder(registry)))
-    counted = {sample.name for metric in registry.collect() for sample in metric.samples if sample.value >= 1}
-    assert {
-        "outbox_messages_published_total",
-        "outbox_half_ack_seconds_count",
-        "outbox_transactions_total",
-        "outbox_ops_dropped_total",
-        "outbox_checks_answered_total",
-    } <= counted
 
 
 def test_what_stops_the_program_is_not_swallowed() -> None:

@@ -41,13 +41,6 @@ def test_secret_in_place_of_a_path_is_not_shown(path: str, why: str) -> None:
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize(("content", "why"), [(b" \n", "is empty"), (b"\xff", "is not UTF-8")])
-def test_file_without_a_secret_is_refused(file: Path, content: bytes, why: str) -> None:
-    file.write_bytes(content)
-    with pytest.raises(ConfigurationError, match=why):
-        with_secrets({"sasl.password_file": str(file)})
-
-
 def test_library_reads_the_files(file: Path, tmp_path: Path) -> None:
     kafka = {"bootstrap.servers": "127.0.0.1:9", "sasl.password_file": str(file)}
     assert HalfSettings("orders", kafka=kafka).kafka["sasl.password"] == SECRET

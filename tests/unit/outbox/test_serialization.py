@@ -106,11 +106,6 @@ def test_an_error_of_the_users_own_default_shows_no_payload() -> None:
     assert "4711" not in str(refused.value)
 
 
-def test_json_alone_raises_what_the_protocol_says() -> None:
-    with pytest.raises(SerializationError, match="NaN"):
-        JsonSerializer()(math.nan)
-
-
 def test_a_message_is_made_of_objects() -> None:
     topic: TypedTopic[int, float] = TypedTopic("orders", value=DoubleSerializer(), key=IntegerSerializer())
     made = topic.message(1.5, key=7, headers={"type": "created"}, partition=2, timestamp=3, check_immunity=60)
@@ -211,15 +206,6 @@ def test_what_a_message_refuses_is_refused_before_a_serializer_is_asked() -> Non
     topic: TypedTopic[bytes, object] = TypedTopic("orders", value=never)
     with pytest.raises(MessageRefused, match="reserved"):
         topic.message(1, headers={"outbox-id": b"x"})
-
-
-def test_an_asynchronous_serializer_is_an_error_of_the_program() -> None:
-    async def serialize(_obj: object, _ctx: SerializationContext) -> bytes:
-        return b"x"
-
-    topic: TypedTopic[bytes, object] = TypedTopic("orders", value=serialize)  # type: ignore[arg-type]  # the point
-    with pytest.raises(UsageError, match="coroutine, not bytes"):
-        topic.message(1)
 
 
 def test_a_serializer_that_returns_text_is_an_error_of_the_program() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from outbox import HalfOutbox, Message, MessageRefused, settings
 from outbox._kafka.admin import admin_client, checked_properties
 from outbox._settings import layers
-from outbox._settings.setting import READERS, flat_table, settings_of
+from outbox._settings.setting import READERS, settings_of
 from outbox.errors import ConfigurationError
 from outbox.settings import HalfSettings, Settings
 
@@ -82,15 +82,6 @@ def test_what_says_something_else_may_not(name: str, value: object, says: str) -
         HalfSettings("orders", kafka={**SERVERS, name: value})
 
 
-def test_a_name_that_only_looks_like_another_is_refused() -> None:
-    class Disguise:
-        def __str__(self) -> str:
-            return "acks"
-
-    with pytest.raises(ConfigurationError, match="not a string"):
-        HalfSettings("orders", kafka={**SERVERS, Disguise(): "0"})  # type: ignore[dict-item]  # that is the point
-
-
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
@@ -128,24 +119,6 @@ def test_what_was_checked_is_what_is_used() -> None:
     passed = HalfSettings("orders", kafka=kafka).kafka
     kafka["acks"] = 0
     assert passed == SERVERS
-
-
-def test_a_token_is_fetched_by_the_users_function() -> None:
-    asked: list[str] = []
-
-    def token(config: str) -> tuple[str, float]:
-        asked.append(config)
-        return "token", 4_102_444_800.0
-
-    kafka = made(
-        security__protocol="sasl_plaintext",
-        sasl__mechanism="OAUTHBEARER",
-        sasl__oauthbearer__config="audience=kafka",
-        oauth_cb=token,
-        log_level=0,
-    ).kafka
-    admin_client(kafka)
-    assert asked == ["audience=kafka"]
 
 
 @pytest.mark.parametrize("name", settings._FILES)
@@ -311,17 +284,6 @@ def test_true_and_false(text: str) -> None:
 def test_neither_true_nor_false(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"eager .*: it is neither true nor false"):
         HalfSettings.from_env({**ENVIRON, "OUTBOX_EAGER": text})
-
-
-def test_a_list_is_no_number_of_seconds(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"publish_timeout_seconds .*: it is not a number"):
-        from_file(tmp_path, "publish_timeout_seconds = [5]\n" + TOML)
-
-
-@pytest.mark.parametrize("value", [[1], None])
-def test_a_property_that_is_neither_text_nor_number_is_named(value: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"'ssl\.ca\.location' is a .*\. Use text"):
-        flat_table({"ssl": {"ca.location": value}})
 
 
 def test_a_slip_in_the_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -127,7 +127,6 @@ def test_sql_of_a_foreign_table_makes_only_what_belongs_to_it() -> None:
         (["--message-table", "public.outbox_source"], "is a name of the outbox's own tables with prefix outbox"),
         (["--message-table", "public.events", "--mark-column", 'a"b'], "is not a name of a schema, table or column"),
         (["--message-table", "public.events", "--checker-role", "one"], "no roles but those of the relay"),
-        (["--mark-column", "sent"], "A mark column is given without a message table"),
     ],
 )
 def test_options_that_do_not_fit_a_foreign_table_are_refused(options: list[str], error: str) -> None:

@@ -51,14 +51,6 @@ def test_provider_is_called_by_library_and_services(providing: Callable[[Any], N
     assert asked == ["scope=kafka"] * 3
 
 
-def test_function_of_the_application_is_passed_on() -> None:
-    def provide(config: str) -> tuple[str, float]:
-        return config, 1.0
-
-    given = {"bootstrap.servers": SERVERS, "oauth_cb": provide}
-    assert HalfSettings("orders", kafka=given).kafka["oauth_cb"] is provide
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [

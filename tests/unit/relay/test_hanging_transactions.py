@@ -59,10 +59,7 @@ class Cluster:
     def ends(
         self, _admin: object, partitions: Mapping[str, int], _timeout: float, *, stable: bool = False
     ) -> dict[str, tuple[int, ...]]:
-        """Stands in for `end_offsets`; each look at the stable offset takes the next one.
-
-        Other partitions are empty.
-        """
+        """Stands in for `end_offsets`; each look at the stable offset takes the next one, others are empty."""
         if not partitions or not self.answers or not (stable or self.tells_ends):
             return {}
         empty = (0,) * (partitions[TOPIC] - 1)

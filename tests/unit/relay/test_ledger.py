@@ -784,10 +784,7 @@ def test_an_answer_of_a_former_owners_check_decides() -> None:
 
 
 def test_every_interleaving_delivers_each_once_in_order() -> None:
-    """Two transactions of one key, their three halves and three ops, each interleaving, a crash or commit anywhere.
-
-    After a crash all depends on what was committed before and on the steps to come: the same is not run twice.
-    """
+    """Two transactions of one key, three halves, three ops, each interleaving, a crash or commit anywhere."""
     halves = [half(0, 1, 0, key=b"k"), half(1, 2, 0, key=b"k"), half(2, 1, 1, key=b"k")]
     ops = [op(0, commit(2, 1)), op(1, entry(COMMIT, 1, "0-1", 0, 2)), op(2, commit(2, 1), source=CHECKER)]
     seen: set[str] = set()

@@ -62,10 +62,7 @@ class _History(RuleBasedStateMachine):
         choose_window(window)
 
     def teardown(self) -> None:
-        """In the end everything is read, asked and answered: nothing is left over, nothing is lost.
-
-        A transaction that is wider than a narrow window may only then be read to its end.
-        """
+        """In the end all is read, also what is wider than a window, asked and answered: nothing is left or lost."""
         choose_window("wide")
         try:
             self.world.drain()

@@ -159,6 +159,8 @@ class AsyncpgConnection:
 
     @property
     def in_transaction(self) -> bool:
+        if self._connection.is_closed():
+            raise UsageError("The connection is closed. Open a new one.")
         return bool(self._connection.is_in_transaction())
 
     def run(self, statement: Statement) -> Rows:
@@ -252,9 +254,9 @@ def insert_connection(given: Any) -> InsertConnection:
             warnings.simplefilter("ignore")  # pg8000 warns that its cursors have this attribute by courtesy only
             return insert_connection(given.connection)
     raise UsageError(
-        f"{type(given).__module__}.{type(given).__name__} is no connection that can be used here. Give a session, or a "
-        "connection to Postgres of SQLAlchemy, Django, psycopg, psycopg2 or pg8000. AsyncOutbox and once_async() take "
-        "an AsyncSession, and a connection of asyncpg."
+        f"{type(given).__module__}.{type(given).__name__} is no connection that can be used here. Give a session (to "
+        "outcome() an engine), or a connection to Postgres of SQLAlchemy, Django, psycopg, psycopg2 or pg8000; to "
+        "AsyncOutbox and once_async() an async one, also of asyncpg. Of a pool give a connection that it hands out."
     )
 
 
@@ -264,13 +266,13 @@ def is_async_connection(given: object) -> bool:
     return type(given).__module__.partition(".")[0] == "asyncpg" and hasattr(given, "is_in_transaction")
 
 
-def require_transaction(connection: InsertConnection) -> None:
-    """Refuse a connection on which the row would commit alone."""
+def require_transaction(connection: InsertConnection, what: str = "the message") -> None:
+    """Refuse a connection on which the statement would commit alone."""
     if connection.autocommits and not connection.in_transaction:
         raise UsageError(
-            "The connection is in autocommit and outside a transaction, so the message would be published alone. "
-            "Publish inside the transaction of the business change: connection.transaction(), transaction.atomic(), "
-            "or autocommit turned off."
+            f"The connection is in autocommit and outside a transaction, so {what} would be committed alone. Do it "
+            "inside the transaction of the business change: connection.transaction(), transaction.atomic(), or "
+            "autocommit turned off."
         )
 
 

@@ -156,7 +156,7 @@ def test_autocommit_is_refused(site: Site, inbox: Inbox, engine: Engine) -> None
     with Session(autocommit) as session, pytest.raises(UsageError, match="autocommit"):
         inbox.once(session, "a/0")
     with site.connect() as connection:
-        with pytest.raises(UsageError, match=r"autocommit.*Call once\(\) and handle the message in one transaction"):
+        with pytest.raises(UsageError, match="so the id would be committed alone"):
             inbox.once(connection, "a/0")
         assert _ids(site) == []
         with connection.transaction():

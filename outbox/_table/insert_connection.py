@@ -224,12 +224,19 @@ class DjangoConnection(AnyDbapiConnection):
 
     @property
     def autocommits(self) -> bool:
-        return bool(self._connection.get_autocommit())
+        return bool(self._connection.get_autocommit()) or self._is_of_a_test
+
+    @property
+    def _is_of_a_test(self) -> bool:
+        """Whether only the transaction of a `TestCase` is open: as in production, code under test is outside one."""
+        blocks = self._connection.atomic_blocks
+        return bool(blocks) and blocks[-1]._from_testcase  # noqa: SLF001 - as atomic(durable=True) asks
 
     @property
     def in_transaction(self) -> bool:
         """Whether a block of `transaction.atomic()` is open, or a transaction with Django's autocommit off."""
-        return bool(self._connection.in_atomic_block) or insert_connection(self.driver).in_transaction
+        is_open = self._connection.in_atomic_block
+        return not self._is_of_a_test if is_open else insert_connection(self.driver).in_transaction
 
     def roll_back(self) -> None:
         self._connection.rollback()

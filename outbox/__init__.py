@@ -9,17 +9,18 @@ Here is what an application needs; the rest is in modules: `outbox.errors`, `out
 `outbox.serialization`, `outbox.settings`, `outbox.testing`, `outbox.transaction`, `outbox.transactional_producer`.
 """
 
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from outbox._postgres.psycopg_package import missing_libpq
+from outbox._extras import extra
 
 if TYPE_CHECKING:
     from outbox.async_half_outbox import AsyncHalfOutbox as AsyncHalfOutbox
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
     from outbox.errors import MessageRefused, OutboxError, RetryableError
-    from outbox.half_outbox import HalfOutbox
+    from outbox.half_outbox import HalfOutbox as HalfOutbox
     from outbox.inbox import Inbox
     from outbox.message import Message
     from outbox.migration import ddl
@@ -49,7 +50,6 @@ _EXTRAS = {"AsyncHalfOutbox": "asyncio,half", "AsyncOutbox": "asyncio", "HalfOut
 """What brings the packages that a name needs."""
 
 __all__ = [
-    "HalfOutbox",
     "Inbox",
     "Message",
     "MessageRefused",
@@ -61,7 +61,7 @@ __all__ = [
     "TypedTopic",
     "ddl",
 ]
-"""Without the names that need the extra `asyncio`."""
+"""Without the names that need an extra: `from outbox import *` works without it."""
 
 
 def __getattr__(name: str) -> object:
@@ -70,14 +70,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'outbox' has no attribute {name!r}")
-    try:
+    with extra(_EXTRAS[name], name) if name in _EXTRAS else nullcontext():
         found: object = getattr(import_module(home), name)
-    except ImportError as error:
-        if not (extras := _EXTRAS.get(name)):
-            raise
-        why = missing_libpq() if "half" in extras else None
-        install = f"{name} needs an extra: pip install 'kafka-transactional-outbox[{extras}]' ({error})"
-        raise ImportError(why or install) from error
     globals()[name] = found
     return found
 

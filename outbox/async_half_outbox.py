@@ -85,9 +85,8 @@ class AsyncHalfOutbox(AsyncFace[HalfOutbox]):
         bind_arguments: BindArguments | None = None,
     ) -> list[Receipt]:
         """Publish several messages; as `HalfOutbox.publish_many()`."""
-        target = _half_target(session)
         return await greenlet_spawn(
-            self.sync.publish_many, target, messages, eager=eager, bind_arguments=bind_arguments
+            self.sync.publish_many, _half_target(session), messages, eager=eager, bind_arguments=bind_arguments
         )
 
     def transaction(
@@ -105,8 +104,7 @@ class AsyncHalfOutbox(AsyncFace[HalfOutbox]):
 
     async def outcome(self, transaction_id: str, database: AsyncEngine | psycopg.AsyncConnection[Any]) -> Outcome:
         """Return the outcome of a local transaction; as `HalfOutbox.outcome()`."""
-        publisher = self.sync._publisher  # noqa: SLF001 - as above
-        return await greenlet_spawn(publisher.outcome, transaction_id, inner(database))
+        return await greenlet_spawn(self.sync.outcome, transaction_id, inner(database))
 
     async def ping(self) -> None:
         """Check that Kafka answers and the channel exists; as `HalfOutbox.ping()`."""

@@ -52,23 +52,22 @@ class AsyncOutbox(AsyncFace[Outbox]):
 
         It also takes a connection of psycopg or asyncpg in its transaction.
 
-        In a listener of flush events, which is not a coroutine, call `outbox.sync.publish(session, …)` with the
-        session that the event passes.
+        In a listener of flush events, which is no coroutine, call `outbox.sync.publish(session, …)` with its session.
 
         Example:
             async with AsyncSession(engine) as session, session.begin():
                 session.add(order)
                 await outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
-        target = row_target(session)
-        return await greenlet_spawn(self.sync.publish, target, message, bind_arguments=bind_arguments)
+        return await greenlet_spawn(self.sync.publish, row_target(session), message, bind_arguments=bind_arguments)
 
     async def publish_many(
         self, session: AsyncTarget, messages: Iterable[Message], *, bind_arguments: BindArguments | None = None
     ) -> list[Receipt]:
         """Publish several messages; as `Outbox.publish_many()`."""
-        target = row_target(session)
-        return await greenlet_spawn(self.sync.publish_many, target, messages, bind_arguments=bind_arguments)
+        return await greenlet_spawn(
+            self.sync.publish_many, row_target(session), messages, bind_arguments=bind_arguments
+        )
 
     async def cancel(self, session: AsyncTarget, receipt: Receipt) -> bool:
         """Take back a message with `not_before`; as `Outbox.cancel()`."""
@@ -76,8 +75,7 @@ class AsyncOutbox(AsyncFace[Outbox]):
 
     async def outcome(self, transaction_id: str, database: AsyncEngine | AsyncDriverConnection) -> Outcome:
         """Return the outcome of a local transaction; as `Outbox.outcome()`."""
-        publisher = self.sync._publisher  # noqa: SLF001 - as above
-        return await greenlet_spawn(publisher.outcome, transaction_id, inner(database))
+        return await greenlet_spawn(self.sync.outcome, transaction_id, inner(database))
 
     async def close(self) -> None:
         """Refuse further publications."""

@@ -16,22 +16,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox._consume.record_id import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
 from outbox._consume.trial import Ended
+from outbox._extras import extra
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.table_errors import sqlstate_of
-from outbox._table.insert_connection import DbapiConnection, insert_connection
+from outbox._table.insert_connection import DbapiConnection, insert_connection, require_transaction
 from outbox._table.message_insert import Statement
 from outbox.errors import ConfigurationError, TableError, UsageError
 from outbox.settings import TableNames
 
 if TYPE_CHECKING:  # what is in extras, or in other packages
     import threading
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from aiokafka import ConsumerRecord
     from confluent_kafka import Message
@@ -63,10 +65,8 @@ class Inbox:
             raise ConfigurationError(f"Consumer group {group!r} is not valid. Use 1 to {MAX_CHARACTERS} characters.")
         self.group = group
         self._table = InboxTable(tables or TableNames())
-        self._statements = {
-            numbered: self._table.once_statements(*(("$1", "$2") if numbered else ("%s", "%s")))
-            for numbered in (False, True)
-        }
+        once = self._table.once_statements
+        self._statements = {False: once("%s", "%s"), True: once("$1", "$2")}  # by whether they are numbered
 
     def __repr__(self) -> str:
         """Return group and table."""
@@ -99,11 +99,7 @@ class Inbox:
         id_ = message_id_of(message)
         target: Any = session() if isinstance(session, scoped_session) else session
         connection = insert_connection(target.connection() if isinstance(target, Session) else target)
-        if connection.autocommits and not connection.in_transaction:
-            raise UsageError(
-                "The connection is in autocommit mode, where the id would be stored even if handling the message "
-                "fails. Call once() and handle the message in one transaction."
-            )
+        require_transaction(connection, "the id")
         insert, find = (Statement(one, self._parameters(id_)) for one in self._statements[connection.numbered])
         with self._missing_table():
             return bool(connection.run(insert)) or self._was_handled(id_, connection.run(find))
@@ -121,7 +117,8 @@ class Inbox:
         """
         from sqlalchemy.util import greenlet_spawn  # noqa: PLC0415 - of the extra
 
-        from outbox.async_outbox import row_target  # noqa: PLC0415 - as above
+        with extra("asyncio", "once_async()"):
+            from outbox.async_outbox import row_target  # noqa: PLC0415 - as above
 
         return await greenlet_spawn(self.once, row_target(session), message)
 
@@ -159,8 +156,7 @@ class Inbox:
         Args:
             begin: Opens a transaction of SQLAlchemy or psycopg that ends with the block: `sessionmaker(engine).begin`,
                 `engine.begin`, or `connection` of a pool of psycopg.
-            handler: Is called with that transaction and a message that is new. It writes through the transaction only,
-                and does not commit.
+            handler: Called with that transaction and a new message; writes through it only, and does not commit.
             kafka: Properties of librdkafka, without those of group, offsets and isolation.
             topics: One topic, or several.
             dead_letters: Topic to which a message is written that failed `attempts` times, with headers
@@ -178,8 +174,9 @@ class Inbox:
 
         def handle(message: Message) -> None:
             id_ = message_id_of(message)
-            with begin() as transaction:
+            with ExitStack() as stack:
                 with _ending():
+                    _require_begun(transaction := stack.enter_context(begin()))
                     is_new = self.once(transaction, id_)  # type: ignore[arg-type]
                 if is_new:
                     handler(transaction, message)
@@ -205,7 +202,7 @@ class Inbox:
 
         Args:
             begin: `async_sessionmaker(engine).begin`, `begin` of an AsyncEngine, or `connection` of an async pool of
-                psycopg.
+                psycopg; for asyncpg a function that yields a connection inside its transaction.
             handler: A coroutine function.
             kafka: Arguments of `AIOKafkaConsumer`, without those of group, offsets, isolation and deserializers.
             topics: As for `run()`.
@@ -222,8 +219,9 @@ class Inbox:
 
         async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
             id_ = message_id_of(record)
-            async with begin() as transaction:
+            async with AsyncExitStack() as stack:
                 with _ending():
+                    _require_begun(transaction := await stack.enter_async_context(begin()))
                     is_new = await self.once_async(transaction, id_)  # type: ignore[arg-type]
                 if is_new:
                     await handler(transaction, record)
@@ -250,13 +248,30 @@ def _listed(topics: str | Sequence[str]) -> list[str]:
     return [topics] if isinstance(topics, str) else list(topics)
 
 
+def _require_begun(transaction: object) -> None:
+    """Refuse one that would commit no effect; on psycopg it begins with the first statement."""
+    asked = getattr(transaction, "in_transaction", None) or getattr(transaction, "is_in_transaction", None)
+    if callable(asked) and not asked():
+        raise _no_transaction(f"it gives {type(transaction).__name__} outside of one")
+
+
+def _no_transaction(why: object) -> UsageError:
+    return UsageError(
+        f"`begin` opens no transaction ({why}). Give begin of a sessionmaker or an engine (to run_async() of an async "
+        "one), connection of a pool of psycopg, or for asyncpg a function with @asynccontextmanager: "
+        "async with pool.acquire() as connection, connection.transaction(): yield connection"
+    )
+
+
 @contextmanager
 def _ending() -> Iterator[None]:
-    """End the loop if the inbox cannot be used as it is: no message is to blame."""
+    """End the loop if inbox or `begin` cannot be used as they are: no message is to blame."""
     try:
         yield
     except (ConfigurationError, UsageError) as error:
         raise Ended(error) from error
+    except TypeError as error:
+        raise Ended(_no_transaction(error)) from error
 
 
 @contextmanager

@@ -4,16 +4,13 @@ import weakref
 from functools import partial
 from typing import NamedTuple
 
+from outbox._extras import extra
 from outbox._kafka.forks import ForkSafeLock
 from outbox.listener import LocalTransactionState
 from outbox.recorder import CommitOutcome
 
-try:
+with extra("metrics", "outbox.prometheus"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "outbox.prometheus needs an extra. Run pip install 'kafka-transactional-outbox[metrics]'", name=error.name
-    ) from error
 
 _BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Seconds, up to the default `publish_timeout_seconds`."""

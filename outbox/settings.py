@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from outbox._security.encryption import is_encrypted, remote_brokers
-from outbox._settings.declared import HalfLibrarySettings, LibrarySettings
 from outbox._settings.properties import refuse_properties, usable_properties
 from outbox._settings.table_names import TableNames, channel_names
 from outbox.errors import ConfigurationError
@@ -61,13 +60,7 @@ _AGREED = {
 }
 """Values of these properties that the library sets itself: properties shared by several programs may have them."""
 
-_FILES = (
-    "ssl.ca.location",
-    "ssl.certificate.location",
-    "ssl.crl.location",
-    "ssl.key.location",
-    "ssl.keystore.location",
-)
+_FILES = tuple(f"ssl.{what}.location" for what in ("ca", "certificate", "crl", "key", "keystore"))
 
 _LONGEST = 2_147_483.0
 """Seconds: the largest timeout that librdkafka and Postgres accept (32-bit ms)."""
@@ -116,6 +109,8 @@ class Settings:
 
     @classmethod
     def _arguments(cls, environ: Mapping[str, str] | None) -> dict[str, Any]:
+        from outbox._settings.declared import LibrarySettings  # noqa: PLC0415 - as long to import as half of the rest
+
         return _shared(LibrarySettings(environ))
 
 
@@ -165,6 +160,8 @@ class HalfSettings(Settings):
 
     @classmethod
     def _arguments(cls, environ: Mapping[str, str] | None) -> dict[str, Any]:
+        from outbox._settings.declared import HalfLibrarySettings  # noqa: PLC0415 - as above
+
         read = HalfLibrarySettings(environ)
         servers = {"bootstrap.servers": read.bootstrap_servers} if read.bootstrap_servers else {}
         return _shared(read) | {
@@ -175,7 +172,7 @@ class HalfSettings(Settings):
         }
 
 
-def _shared(read: LibrarySettings) -> dict[str, Any]:
+def _shared(read: Any) -> dict[str, Any]:
     """Return the arguments that both modes have."""
     return {
         "service": read.service,

@@ -10,15 +10,19 @@ from typing import Any, Self, Unpack
 
 from sqlalchemy.orm import Session, scoped_session
 
+from outbox._extras import extra
 from outbox._failpoints import failpoint
-from outbox._half.check_server import CheckServer
-from outbox._half.draft import PlannedHalf, refuse
+
+with extra("half", "TransactionalProducer"):
+    from outbox._half.check_server import CheckServer
+    from outbox._half.draft import PlannedHalf, refuse
+    from outbox.half_outbox import HalfOutbox, HalfOutboxOptions
+
 from outbox._publish.acceptance import require_accepted
 from outbox._publish.tracing import with_trace
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import PublishFailed, UsageError
-from outbox.half_outbox import HalfOutbox, HalfOutboxOptions
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionListener
 from outbox.message import Message
 from outbox.protocol.half import ANY_PARTITION, HalfControl, HalfOptions, OutgoingHeaders, Truth
@@ -30,10 +34,7 @@ from outbox.recorder import CommitOutcome
 
 log = logging.getLogger("outbox")
 
-_ENDS = {
-    LocalTransactionState.COMMIT: OpKind.COMMIT,
-    LocalTransactionState.ROLLBACK: OpKind.ROLLBACK,
-}
+_ENDS = {LocalTransactionState.COMMIT: OpKind.COMMIT, LocalTransactionState.ROLLBACK: OpKind.ROLLBACK}
 _OUTCOMES = {
     LocalTransactionState.COMMIT: CommitOutcome.COMMITTED,
     LocalTransactionState.ROLLBACK: CommitOutcome.ROLLED_BACK,

@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from outbox._postgres.psycopg_package import missing_libpq
+from outbox._extras import missing_libpq
 
 _FAILED = 1
 
@@ -152,8 +152,7 @@ def _add(app: Any, command: EntryPoint) -> str | None:
     except ModuleNotFoundError as error:
         return _missing(command, error)
     except ImportError:
-        why = missing_libpq()
-        if why is None:
+        if (why := missing_libpq()) is None:
             raise
         return why
     return None

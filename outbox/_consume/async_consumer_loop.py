@@ -12,11 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-try:
+from outbox._extras import extra
+
+with extra("aiokafka", "Inbox.run_async()"):
+    import greenlet  # type: ignore[import-untyped]  # noqa: F401 - untyped; `Inbox.once_async()` needs it
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
     from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
-except ModuleNotFoundError as error:
-    raise ImportError("Inbox.run_async() needs an extra: pip install 'kafka-transactional-outbox[aiokafka]'") from error
 
 from outbox._consume.trial import Trial, described
 from outbox.errors import ConfigurationError

@@ -11,12 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-try:
+from outbox._extras import extra
+
+with extra("confluent-kafka", "Inbox.run()"):
     from confluent_kafka import Consumer, KafkaException, Message
-except ModuleNotFoundError as error:
-    raise ImportError(
-        "Inbox.run() needs an extra: pip install 'kafka-transactional-outbox[confluent-kafka]'"
-    ) from error
 
 from outbox._consume.trial import Place, Trial, described
 from outbox._kafka.client_log import logged
@@ -149,11 +147,8 @@ class ConsumerLoop:
         try:
             while (left := ends - time.monotonic()) > 0:
                 ours = consumer.assignment()
-                if (
-                    self.is_asked_to_stop()
-                    or self._has_failed
-                    or place[:2] not in {(one.topic, one.partition) for one in ours}
-                ):
+                is_ours = place[:2] in {(one.topic, one.partition) for one in ours}
+                if self.is_asked_to_stop() or self._has_failed or not is_ours:
                     return False
                 consumer.pause(ours)
                 if (early := self._polled(consumer, min(left, _POLL_SECONDS))) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from outbox._postgres.ddl import identifier
+from outbox._postgres.table_errors import options
 
 if TYPE_CHECKING:  # as in `ddl`
     import psycopg
@@ -34,6 +35,9 @@ DECLARE made text; wrong text := CASE
         FROM jsonb_each_text(nullif($5, 'null')) h) > 1000000
     THEN 'headers exceed 1 MB' END;
 BEGIN
+    IF NOT (has_any_column_privilege('{message}', 'INSERT') AND has_any_column_privilege('{message}', 'SELECT')) THEN
+    RAISE insufficient_privilege USING MESSAGE = 'outbox: role ' || current_user || ' may not use the tables',
+    HINT = 'Let their owner run `outbox table create{options} --application-role ' || current_user || '`'; END IF;
     IF wrong IS NOT NULL THEN
     RAISE EXCEPTION USING MESSAGE = 'outbox: ' || wrong || ': not inserted', ERRCODE = 'check_violation'; END IF;
     INSERT INTO {message} (service, topic, partition, key, value, header_names, header_values)
@@ -67,4 +71,4 @@ def is_altered(connection: psycopg.Connection[Any], function: tuple[str, str], m
 
 
 def _body(message: tuple[str, str]) -> str:
-    return _BODY.format(message=identifier(*message), transaction_id=TRANSACTION_ID)
+    return _BODY.format(message=identifier(*message), options=options(*message), transaction_id=TRANSACTION_ID)

@@ -62,7 +62,7 @@ def explanation_of(error: BaseException, schema: str, table: str, right: str = A
     if state in _MISSING:
         return TableError(
             f"table {written(schema, table)} does not exist in this database: "
-            f"run `outbox table create{_options(schema, table)}`, or correct schema and table prefix"
+            f"run `outbox table create{options(schema, table)}`, or correct schema and table prefix"
         )
     if state != _NO_RIGHT:
         return None
@@ -77,11 +77,11 @@ def explanation_of(error: BaseException, schema: str, table: str, right: str = A
         return TableError(f"{what}: let a superuser run GRANT {right} to this role")
     return TableError(
         f"{what} (schema {written(schema)}): let the owner of the tables run "
-        f"`outbox table create{_options(schema, table)} {right}` with the role of this connection"
+        f"`outbox table create{options(schema, table)} {right}` with the role of this connection"
     )
 
 
-def _options(schema: str, table: str) -> str:
+def options(schema: str, table: str) -> str:
     """Return the options of `outbox table create` for a table, each after a space; none where it is the default."""
     prefix, given = table.rpartition("_")[0], TableNames()
     schema_option = f" --schema {schema}" if schema != given.schema else ""

@@ -53,7 +53,7 @@ def no_target(session: object, drivers: str) -> UsageError:
     )
 
 
-def inner(database: object) -> object:
+def inner(database: object) -> Any:
     return database.sync_engine if isinstance(database, AsyncEngine) else database
 
 

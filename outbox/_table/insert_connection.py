@@ -155,6 +155,8 @@ class AsyncpgConnection:
 
     @property
     def in_transaction(self) -> bool:
+        if self._connection.is_closed():
+            raise UsageError("The connection is closed. Open a new one.")
         return bool(self._connection.is_in_transaction())
 
     def run(self, statement: Statement) -> Rows:
@@ -218,12 +220,19 @@ class DjangoConnection(AnyDbapiConnection):
 
     @property
     def autocommits(self) -> bool:
-        return bool(self._connection.get_autocommit())
+        return bool(self._connection.get_autocommit()) or self._is_of_a_test
+
+    @property
+    def _is_of_a_test(self) -> bool:
+        """Whether only the transaction of a `TestCase` is open: as in production, code under test is outside one."""
+        blocks = self._connection.atomic_blocks
+        return bool(blocks) and blocks[-1]._from_testcase  # noqa: SLF001 - as atomic(durable=True) asks
 
     @property
     def in_transaction(self) -> bool:
         """Whether a block of `transaction.atomic()` is open, or a transaction with Django's autocommit off."""
-        return bool(self._connection.in_atomic_block) or insert_connection(self.driver).in_transaction
+        is_open = self._connection.in_atomic_block
+        return not self._is_of_a_test if is_open else insert_connection(self.driver).in_transaction
 
     def roll_back(self) -> None:
         self._connection.rollback()
@@ -248,9 +257,9 @@ def insert_connection(given: Any) -> InsertConnection:
             warnings.simplefilter("ignore")  # pg8000 warns that its cursors have this attribute by courtesy only
             return insert_connection(given.connection)
     raise UsageError(
-        f"{type(given).__module__}.{type(given).__name__} is no connection that can be used here. Give a session, or a "
-        "connection to Postgres of SQLAlchemy, Django, psycopg, psycopg2 or pg8000. AsyncOutbox and once_async() take "
-        "an AsyncSession, and a connection of asyncpg."
+        f"{type(given).__module__}.{type(given).__name__} is no connection that can be used here. Give a session (to "
+        "outcome() an engine), or a connection to Postgres of SQLAlchemy, Django, psycopg, psycopg2 or pg8000; to "
+        "AsyncOutbox and once_async() an async one, also of asyncpg. Of a pool give a connection that it hands out."
     )
 
 
@@ -260,13 +269,13 @@ def is_async_connection(given: object) -> bool:
     return type(given).__module__.partition(".")[0] == "asyncpg" and hasattr(given, "is_in_transaction")
 
 
-def require_transaction(connection: InsertConnection) -> None:
-    """Refuse a connection on which the row would commit alone."""
+def require_transaction(connection: InsertConnection, what: str = "the message") -> None:
+    """Refuse a connection on which the statement would commit alone."""
     if connection.autocommits and not connection.in_transaction:
         raise UsageError(
-            "The connection is in autocommit and outside a transaction, so the message would be published alone. "
-            "Publish inside the transaction of the business change: connection.transaction(), transaction.atomic(), "
-            "or autocommit turned off."
+            f"The connection is in autocommit and outside a transaction, so {what} would be committed alone. Do it "
+            "inside the transaction of the business change: connection.transaction(), transaction.atomic(), or "
+            "autocommit turned off."
         )
 
 

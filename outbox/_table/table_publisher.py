@@ -167,7 +167,7 @@ class TablePublisher:
                 "message that waits for its time can be cancelled."
             )
         connection = self._connection(target, bind_arguments)
-        require_transaction(connection)
+        require_transaction(connection, "the cancellation")
         names = self._settings.tables
         places = ("$1", "$2") if connection.numbered else ("%s", "%s")
         text = _CANCEL.format(identifier(names.schema, names.scheduled), *places)

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from outbox._extras import extra
+
+with extra("django", "outbox.django"):
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+    from django.db import connections
 
 from outbox.message import Message
 from outbox.outbox import Outbox

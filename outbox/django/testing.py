@@ -13,7 +13,7 @@ def captured_messages() -> Iterator[InMemoryOutbox]:
     """Replace the outbox of this process by one in memory, on any database, until the end of the block.
 
     In a `TestCase`, whose transaction never commits, the messages are in `uncommitted`, or with
-    `captureOnCommitCallbacks(execute=True)` in `published`.
+    `captureOnCommitCallbacks(execute=True)` in `published`, as in a `TransactionTestCase`; if nested, in the innermost.
 
     Example:
         with captured_messages() as outbox:

@@ -40,6 +40,7 @@ Anything = Literal[_Any.ANY]
 Bytes = bytes | str | None
 Wanted = bytes | str | Mapping[str, Any] | Sequence[Any] | Callable[[bytes | None], bool] | None | Anything
 
+_NONE = "\nThe list is empty: `published` has what was committed, as in a TransactionTestCase, `uncommitted` all else."
 _SHOWN = 20
 _LONGEST = 300
 
@@ -89,7 +90,8 @@ def assert_published(
         )
     if hasattr(found, "execute") or hasattr(found, "cursor"):
         return wanted.check(rows_of(found, tables or TableNames()), "")
-    return wanted.check(list(found), "")
+    records = list(found)
+    return wanted.check(records, "" if records else _NONE)
 
 
 async def assert_published_async(session: AsyncTarget, topic: str, **expected: Any) -> list[Record]:

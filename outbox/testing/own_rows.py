@@ -32,17 +32,9 @@ def rows_of(target: Any, names: TableNames) -> list[PublishedMessage]:
     return [_message(*row) for row in json.loads(found or "[]")]
 
 
-def _message(
-    topic: str,
-    key: str | None,
-    value: str | None,
-    headers: list[list[Any]] | None,
-    partition: int,
-    timestamp: int | None,
-    transaction_id: str,
-    id_: int,
-) -> PublishedMessage:
+def _message(topic: str, key: str | None, value: str | None, headers: Any, *rest: Any) -> PublishedMessage:
     named = tuple((name, _bytes(content)) for name, content in headers or ())
+    partition, timestamp, transaction_id, id_ = rest
     place = partition, timestamp, transaction_id, message_id(transaction_id, id_)
     return PublishedMessage(topic, _bytes(key), _bytes(value), named, *place)
 

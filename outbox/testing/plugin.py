@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from outbox.async_outbox import AsyncOutbox
+    from outbox.testing._memory.async_outbox import InMemoryAsyncOutbox
     from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
     from outbox.testing.stacks import Servers
 
@@ -38,11 +38,11 @@ def in_memory_outbox() -> Iterator[InMemoryOutbox]:
 
 
 @pytest.fixture
-def in_memory_async_outbox(in_memory_outbox: InMemoryOutbox) -> AsyncOutbox:
-    """Return the asyncio interface of `in_memory_outbox`."""
-    from outbox.async_outbox import AsyncOutbox  # noqa: PLC0415 - it needs the extra `asyncio`
+def in_memory_async_outbox(in_memory_outbox: InMemoryOutbox) -> InMemoryAsyncOutbox:
+    """Return the asyncio interface of `in_memory_outbox`, with `.published`, too."""
+    from outbox.testing._memory.async_outbox import InMemoryAsyncOutbox  # noqa: PLC0415 - imported when used
 
-    return AsyncOutbox.over(in_memory_outbox)
+    return InMemoryAsyncOutbox(in_memory_outbox)
 
 
 @pytest.fixture

@@ -67,12 +67,5 @@ def _partitions(reader: SpanReader, topic: str) -> range:
 
 
 def _record(message: Any) -> VisibleRecord:
-    return VisibleRecord(
-        message.topic(),
-        message.partition(),
-        message.offset(),
-        message.key(),
-        message.value(),
-        headers_of(message),
-        message.timestamp()[1],
-    )
+    place = message.topic(), message.partition(), message.offset()
+    return VisibleRecord(*place, message.key(), message.value(), headers_of(message), message.timestamp()[1])

@@ -13,7 +13,7 @@ import outbox.errors
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
-NAMES = sorted({*outbox.__all__, "AsyncHalfOutbox", "AsyncOutbox"})
+NAMES = sorted(outbox._HOMES)
 ERRORS = [name for name, found in vars(outbox.errors).items() if inspect.isclass(found)]
 
 

@@ -10,6 +10,7 @@ from django.test import TestCase
 from outbox import Message
 from outbox.django import publish
 from outbox.django.testing import captured_messages
+from outbox.errors import UsageError
 from outbox.testing import assert_published
 
 
@@ -33,6 +34,11 @@ class OrderTest(TestCase):  # type: ignore[misc]  # Django has no types
                 raise ZeroDivisionError
             assert_published(outbox.uncommitted, "orders", count=0)
 
+    def test_a_message_outside_atomic_is_refused(self) -> None:
+        """As in production, although the test itself is in a transaction."""
+        with captured_messages(), self.assertRaisesMessage(UsageError, "transaction.atomic()"):
+            publish(Message("orders", value="alone"))
+
     @skipUnless(connection.vendor == "postgresql", "needs the table")
     def test_the_row_is_in_the_table(self) -> None:
         """The real outbox: the test's own transaction has the row, and the admin shows it without its content."""
@@ -43,3 +49,6 @@ class OrderTest(TestCase):  # type: ignore[misc]  # Django has no types
         assert "orders" in shown
         assert "tea" not in shown
         assert self.client.get("/admin/outbox/waitingmessage/add/").status_code == 403
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE outbox_message RENAME TO gone")
+        assert "GRANT SELECT" in self.client.get("/admin/outbox/waitingmessage/", follow=True).content.decode()

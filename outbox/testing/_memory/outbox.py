@@ -110,7 +110,7 @@ class MemoryPublisher(TablePublisher):
 _NO_KAFKA = {"bootstrap.servers": "localhost:0"}
 
 
-class _Shown:
+class Shown:
     """What tests see of an outbox in memory."""
 
     _memory: Memory
@@ -138,7 +138,7 @@ class _Shown:
         self._memory.clear()
 
 
-class InMemoryOutbox(_Shown, Outbox):
+class InMemoryOutbox(Shown, Outbox):
     """An `Outbox` that stores published messages in memory. Pass it to the application in place of a real one.
 
     It checks messages as the real outbox, and gives them the ids of rows. Of SQLAlchemy it takes any database, SQLite
@@ -179,7 +179,7 @@ class _MemoryHalfPublisher(HalfPublisher):
         return self.memory.fence(transaction_id)
 
 
-class InMemoryHalfOutbox(_Shown, HalfOutbox):
+class InMemoryHalfOutbox(Shown, HalfOutbox):
     """A `HalfOutbox` that stores published messages in memory.
 
     From `publish()` to COMMIT it runs the code of the real outbox; only the writes to Kafka and the callback table are

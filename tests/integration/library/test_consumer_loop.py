@@ -9,11 +9,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
 from outbox._postgres.inbox_table import InboxTable
@@ -223,8 +225,26 @@ def test_wrong_setup_ends_the_call_and_blames_no_message(work: Work) -> None:
     assert work.site.read("dead") == []
 
 
-def test_a_connection_in_autocommit_ends_the_call(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("begin_of", "why"),
+    [
+        (lambda site: site.connect, "the id would be committed alone"),
+        (lambda site: sessionmaker(site.engine()), "it gives Session outside of one"),
+        (lambda site: async_engine(site).begin, "to run_async"),
+    ],
+)
+def test_what_would_commit_no_effect_ends_the_call(site: Site, begin_of: Callable[[Site], Any], why: str) -> None:
     work = Work(site, "confluent-kafka")
     work.write("tea")
-    with pytest.raises(UsageError, match="autocommit mode"):
-        work.inbox.run(site.connect, lambda *_: None, site.kafka(), work.topic, stop=threading.Event())
+    with pytest.raises(UsageError, match=why):
+        work.inbox.run(begin_of(site), lambda *_: None, site.kafka(), work.topic, stop=threading.Event())
+
+
+async def test_a_pool_of_asyncpg_ends_the_call(site: Site) -> None:
+    work = Work(site, "aiokafka")
+    work.write("tea")
+    kafka, stop = {"bootstrap_servers": site.bootstrap_servers}, asyncio.Event()
+    async with asyncpg.create_pool(site.postgres_url, min_size=1, max_size=1) as pool:
+        for begin in (pool, pool.acquire):
+            with pytest.raises(UsageError, match="for asyncpg a function"):
+                await work.inbox.run_async(begin, work._handle_async, kafka, work.topic, stop=stop)

@@ -50,7 +50,7 @@ def test_the_shop_on_sqlite_needs_no_server() -> None:
 
 
 def test_the_shop_on_postgres(url: str) -> None:
-    assert "Ran 3 tests" in _manage(url, "test", "examples.django_shop")
+    assert "Ran 4 tests" in _manage(url, "test", "examples.django_shop")
     _manage(url, "migrate", "-v0")
     assert "no issues" in _manage(url, "check", "--database", "default")
     said = _manage(url, "shell", "-v0", "-c", PUBLISH)

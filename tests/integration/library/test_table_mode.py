@@ -477,8 +477,10 @@ def _pg8000(url: str) -> Any:
 @pytest.mark.parametrize("connect", [lambda url: psycopg.connect(url, autocommit=True), _psycopg2, _pg8000])
 def test_autocommit_is_refused_outside_a_transaction_only(place: Place, connect: Callable[[str], Any]) -> None:
     with closing(connect(place.url)) as connection:
-        with pytest.raises(UsageError, match="published alone"):
+        with pytest.raises(UsageError, match="message would be committed alone"):
             place.outbox.publish(connection, Message("orders", b"1"))
+        with pytest.raises(UsageError, match="cancellation would be committed alone"):
+            place.outbox.cancel(connection, Receipt(table_transaction_id(7, 1), -1, "orders"))
         assert place.rows() == []
         connection.cursor().execute("BEGIN")
         receipt = place.outbox.publish(connection, Message("orders", b"2"))
@@ -591,6 +593,8 @@ async def test_a_blocking_outbox_refuses_an_async_connection(place: Place) -> No
         with pytest.raises(UsageError, match="Use AsyncOutbox"):
             place.outbox.publish(connection, Message("orders"))
     await connection.close()
+    with pytest.raises(UsageError, match="The connection is closed"):
+        await AsyncOutbox.over(place.outbox).publish(connection, Message("orders"))
 
 
 class Counting(NoRecorder):
@@ -672,6 +676,15 @@ def test_the_sql_function_counts_its_row(place: Place) -> None:
         with pytest.raises(psycopg.errors.InFailedSqlTransaction):
             connection.execute("SELECT 1")
     place.site.sql(f"DROP FUNCTION {table}_no CASCADE")
+
+
+def test_the_sql_function_names_the_missing_right(place: Place) -> None:
+    names = place.site.tables
+    with psycopg.connect(place.url) as connection:
+        connection.execute("SET ROLE pg_monitor")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="role pg_monitor may not") as refused:
+            connection.execute(f"SELECT {names.publish_function}('orders', 'stock', 'v')".encode())
+    assert f"--table-prefix {names.prefix} --application-role pg_monitor`" in str(refused.value.diag.message_hint)
 
 
 def test_a_cursor_of_psycopg_is_a_target_for_mypy_too(place: Place) -> None:
@@ -776,7 +789,7 @@ async def test_a_bare_async_connection_publishes(place: Place, connect: Callable
     place.rows()
     outbox = AsyncOutbox.over(place.outbox)
     async with connect(place.url) as connection:
-        with pytest.raises(UsageError, match="published alone"):
+        with pytest.raises(UsageError, match="message would be committed alone"):
             await outbox.publish(connection, Message("orders"))
         async with connection.transaction():
             for name, value in DECIDING.items():

@@ -190,12 +190,12 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     ),
     "row through something else": (
         _table_mode(lambda o: o.publish(7, Message("orders", b"v"))),  # type: ignore[arg-type]  # that is tested
-        "Give a session, or a connection to Postgres",
+        "or a connection to Postgres",
     ),
     "row in another database": (_table_mode(_publish_in_sqlite), "publish on a connection to the database with"),
     "row that would commit alone": (
         _table_mode(lambda o: o.publish(_Driver(autocommit=True), Message("orders", b"v"))),
-        "Publish inside the transaction of the business change",
+        "inside the transaction of the business change",
     ),
     "bind_arguments with a connection": (
         _table_mode(lambda o: o.publish(_Driver(), Message("orders", b"v"), bind_arguments={})),
@@ -325,6 +325,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         lambda: Inbox("g").once(WRONG, "1"),
         "is no connection that can be used here. Give a session",
     ),
+    "outcome with a pool": (_table_mode(lambda o: o.outcome(SOME_ID, WRONG)), "a connection that it hands out"),
     "once_async of no session": (
         lambda: asyncio.run(Inbox("g").once_async(WRONG, "1")),
         "Give an AsyncSession or an AsyncConnection of SQLAlchemy",
@@ -543,12 +544,13 @@ COMMANDS = (
     "GRANT EXECUTE ON FUNCTION",  # tests/integration/library/test_lock.py
     *("let a superuser run GRANT", "must be above 0"),  # tests/unit/outbox: test_table_errors.py, test_tables.py
     # tests/integration/library/test_inbox.py
-    *("was not stored in table", "Call once() and handle the message in one transaction"),
+    "was not stored in table",
     *("Run `outbox table create --inbox`", "Give --inbox, too"),
     # tests/integration/operator/test_grants.py
     *("let a role that may run `outbox ", "let the owner of the schema grant it", "create it first, then run"),
     "list the topics of each service",  # tests/integration/relay/test_allow_list.py
-    "sets \0 itself. Remove it from the",  # tests/integration/library/test_consumer_loop.py
+    # tests/integration/library/test_consumer_loop.py
+    *("Give begin of a sessionmaker", "sets \0 itself. Remove it from the"),
     "Topic \0 takes \0, not \0",  # tests/unit/outbox/test_serialization.py
     # tests/integration/relay/test_scheduled.py
     *("a half cannot wait for a time", "was published without not_before", "no time with a time zone"),

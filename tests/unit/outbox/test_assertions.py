@@ -97,6 +97,9 @@ def test_the_failure_names_transactions_that_are_open() -> None:
         with pytest.raises(AssertionError, match=r"still open: 1\. Commit them"):
             assert_published(outbox, "orders")
         assert assert_published(outbox.uncommitted, "orders", value="v", count=1) == outbox.uncommitted
+        session.commit()
+        with pytest.raises(AssertionError, match="`published` has what was committed"):
+            assert_published(outbox.uncommitted, "orders")
 
 
 def test_the_failure_stays_readable() -> None:

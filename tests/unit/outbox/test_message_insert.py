@@ -87,7 +87,7 @@ def test_message_to_own_channel_is_refused() -> None:
 
 
 def test_autocommit_of_a_driver_that_reports_no_transaction_is_refused() -> None:
-    with Outbox("orders") as outbox, pytest.raises(UsageError, match="published alone"):
+    with Outbox("orders") as outbox, pytest.raises(UsageError, match="committed alone"):
         outbox.publish(Strange(None, autocommit=True), Message("t"))
 
 

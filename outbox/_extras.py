@@ -1,0 +1,31 @@
+"""The extras: who lacks a package of one is told its name."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+
+
+@contextmanager
+def extra(names: str, what: str) -> Iterator[None]:
+    """Import packages that extras bring, whose names have commas between them."""
+    try:
+        yield
+    except ImportError as error:
+        cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+        why = None if isinstance(cause, ModuleNotFoundError) else missing_libpq()
+        install = f"{what} needs an extra: pip install 'kafka-transactional-outbox[{names}]' ({cause})"
+        raise type(cause)(why or install, name=cause.name) from cause
+
+
+def missing_libpq() -> str | None:
+    """Return what to install if psycopg is there and cannot load libpq; None if it can, or is not there."""
+    try:
+        import_module("psycopg")
+    except ModuleNotFoundError:
+        return None
+    except ImportError as error:
+        return (
+            f"psycopg cannot load libpq ({str(error).splitlines()[0]}): "
+            "pip install 'kafka-transactional-outbox[binary]', or install the system's libpq (Debian: libpq5)"
+        )
+    return None

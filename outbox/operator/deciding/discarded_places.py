@@ -199,17 +199,18 @@ class Decision:
     def report(self) -> Iterator[Entry]:
         """Yield what happened, after `wait()`."""
         done = "were delivered" if self.kind is OpKind.DELIVER else "were dropped"
-        left = [replace(one, transaction=self.moved(one).transaction or one.transaction) for one in self.left]
-        count = f"{len(self.able) - len(left)} of {len(self.able)}"
+        count = f"{len(self.able) - len(self.left)} of {len(self.able)}"
         yield Entry(f"{count} have left the discard topic and the tables: they {done}")
-        yield from dead_letters(left, "still there: refused again, or no relay has come to them yet", self.kind)
+        yield from dead_letters(self.left, "still there: refused again, or no relay has come to them yet", self.kind)
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        there = {(entry.transaction, entry.service) for entry in self.left}
+        there = {(entry.transaction, entry.service): entry for entry in self.left}
         for one in self.chosen:
-            done = "still there" if (one.transaction, one.service) in there else "left"
+            moved = self.moved(one)
+            still = there.get((moved.transaction or one.transaction, one.service))
+            done = "still there" if still else "left"
             why = one.why_not(self.kind) or None
             found = {"outcome": "refused" if why else done if self.is_made else "possible", "why": why}
-            moved = self.moved(one)
             new = {} if one.source is None else {"new_transaction": moved.transaction, "new_messages": moved.messages}
-            yield document(one) | found | new  # halves keep their ids
+            now = replace(still, transaction=one.transaction) if still else one
+            yield document(now) | found | new  # halves keep their ids

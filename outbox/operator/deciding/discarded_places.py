@@ -15,6 +15,7 @@ from outbox._kafka.produce import write_all
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import Entry, document, signed
+from outbox._settings.declared import NO_TABLES
 from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
 from outbox.operator.context import OperatorContext
 from outbox.operator.deciding.discarded_rows import DiscardedRows, Moved
@@ -136,7 +137,8 @@ class Discards:
         if missing := ", ".join(sorted(ids - {entry.transaction for some in named.values() for entry in some})):
             if unread := ", ".join(self.unread()):
                 raise ConfigurationError(f"transaction {missing} was not found; {unread} could not be read")
-            raise UsageError(f"transaction {missing} is not in the discard topic, nor in a table of discarded messages")
+            rows = "nor in a table of discarded messages" if self.tables else f"and no rows were looked at: {NO_TABLES}"
+            raise UsageError(f"transaction {missing} is not in the discard topic, {rows}")
         return Decision({store: list(choice.of(some)) for store, some in named.items()}, kind)
 
 

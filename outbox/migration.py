@@ -36,9 +36,12 @@ def ddl(
     driver_roles: Sequence[str] = (),
     message_table: str = "",
     mark_column: str = "",
+    half_mode: bool = True,
     drop: bool = False,
 ) -> str:
-    """Return the SQL that makes the tables of both modes and gives rights on them; running it again changes nothing.
+    """Return the SQL that makes the tables and gives rights on them; running it again changes nothing.
+
+    It is one statement, because some drivers take no more at a time.
 
     Args:
         tables: Schema and name prefix of the tables; None: `public` and `outbox`.
@@ -50,6 +53,7 @@ def ddl(
         driver_roles: Roles that get what drivers of Spark need for it.
         message_table: `schema.table` that the application made: only what the relay needs beside it.
         mark_column: Column of that table that the relay sets; empty: it deletes delivered rows.
+        half_mode: Make the tables of half mode, too.
         drop: Return the SQL that drops the tables instead, with all that waits and all decisions.
 
     Raises:
@@ -65,9 +69,14 @@ def ddl(
     }
     names = tables or TableNames()
     made = parts(names, roles, sink=sink or (drop and not message_table), foreign=message_table, mark=mark_column)
+    made = [part for part in made if half_mode or not isinstance(part[0], CallbackTable)]
     if drop:
-        return script(statement for table, _ in reversed(made) for statement in table.drop_statements())
-    return "".join(table.ddl(grants) for table, grants in made)
+        return _block(script(statement for table, _ in reversed(made) for statement in table.drop_statements()))
+    return _block("".join(table.ddl(grants) for table, grants in made))
+
+
+def _block(statements: str) -> str:
+    return f"DO $outbox$ BEGIN\n{statements}END $outbox$;\n"
 
 
 def inbox_ddl(tables: TableNames | None = None, *, consumer_roles: Sequence[str] = (), drop: bool = False) -> str:
@@ -83,7 +92,8 @@ def inbox_ddl(tables: TableNames | None = None, *, consumer_roles: Sequence[str]
     """
     _require_lists({"consumer": consumer_roles})
     table = InboxTable(tables or TableNames())
-    return script(table.drop_statements()) if drop else table.ddl([*map(table.consumer_grant, consumer_roles)])
+    grants = [*map(table.consumer_grant, consumer_roles)]
+    return _block(script(table.drop_statements()) if drop else table.ddl(grants))
 
 
 def _require_lists(roles: Mapping[str, Sequence[str]]) -> None:

@@ -19,14 +19,11 @@ from outbox._kafka.topic_contract import (
     contract_problems,
 )
 from outbox._rules.topic_description import TopicDescription
-from outbox._service.channels.channel_metrics import ChannelGauge
+from outbox._service.channels.channel_metrics import UNREACHABLE, ChannelGauge
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.periodic import Periodic
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
 from outbox.protocol.names import Channel
-
-UNREACHABLE = "unreachable"
-"""Instead of a rule: Kafka did not answer the last look."""
 
 CONFIRM_SECONDS = 1.0
 """What would stop the service must be seen a second time so much later: a broker that starts may not know all yet."""

@@ -64,6 +64,7 @@ class Health:
 
     def stopped(self, reason: str) -> None:
         """Record that the service stopped, and is started again."""
+        self.turned()
         self.not_ready = f"stopped: {reason}"
 
     def live(self) -> Answer:

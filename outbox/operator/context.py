@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, find_channel
 from outbox._kafka.groups import count_members
+from outbox._settings.declared import NO_TABLES
 from outbox.errors import UsageError
 from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.source_report import refusing
@@ -25,14 +26,16 @@ HALVES = 500_000
 
 
 class OperatorContext:
-    """The databases of the settings, and the channel as it is."""
+    """The databases of the settings, and the channel as it is: with halves, rows, or something `elsewhere`."""
 
-    def __init__(self, settings: OperatorSettings, operator: str = "") -> None:
+    def __init__(self, settings: OperatorSettings, operator: str = "", *, elsewhere: bool = False) -> None:
         self.kafka = settings.client_properties()
         self.operator = operator
         self._admin = admin_client(self.kafka)
         names = settings.channel_names()
         self.channel: ChannelDescription = find_channel(self._admin, names, FIRST_ANSWER_SECONDS)
+        if self.channel.channel.tables_only and not (settings.tables or elsewhere):
+            raise UsageError(f"Nothing was looked at: channel {settings.channel} has no half mode, and {NO_TABLES}.")
         self.databases = settings.all_databases()
 
     def members(self) -> dict[str, int | None]:

@@ -14,7 +14,7 @@ from outbox.operator.reading.source_report import report_tables
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.channel_state import ChannelState
 from outbox.operator.state.coverage import Gap
-from outbox.operator.state.story import Findings, born_ms
+from outbox.operator.state.story import EventKind, Findings, born_ms
 from outbox.operator.state.unsettled_transactions import Choice
 from outbox.operator.words import MOST_LISTED
 
@@ -69,14 +69,14 @@ def find(
     if not settings.tables:
         search.miss("rows of table mode", NO_TABLES)
     try:
-        desk = OperatorContext(settings)
+        desk = OperatorContext(settings, elsewhere=bool(topics) and start_ms is not None)
         search.channel_topics(desk.kafka, desk.channel)
         if start_ms is not None:
             search.real_topics(desk.kafka, desk.channel.channel.relay_group, start_ms)
     except ConfigurationError as error:
         search.miss("Kafka", str(error), is_fault=True)
-    if not topics:
-        search.miss("what was delivered", "without --topic no record of a real topic is looked at")
+    if start_ms is None or not topics:
+        search.miss("what was delivered", "no record of a real topic was looked at; `outbox find --topic` does")
     search.found.sort(key=lambda message: message.time_ms)
     return search
 
@@ -97,24 +97,24 @@ def story(
     since = _start(id_[0]) if start_ms is None else start_ms
     found, desk = Findings(*id_, channel=settings.channel, since_ms=since, members=NOT_SEEN), None
     try:
-        desk = OperatorContext(settings)
+        desk = OperatorContext(settings, elsewhere=bool(topics))
         found.members = desk.members()
     except KafkaUnreachable as error:
         found.miss("Kafka", str(error))
         found.silence = error
     databases, channel = settings.all_databases(), desk.channel.channel if desk else settings.channel_names()
-    if not databases and not settings.tables:
-        found.miss("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG")
     local = LocalSearch(found, desk.kafka if desk else None, channel)
     search_tables(settings.tables, found, local.look_into_table)
     own: Sequence[Row] = ()
     if not found.is_of_rows:
+        if not (databases or channel.tables_only):
+            found.miss("callback tables", "no database is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG")
         own = search_databases(databases, settings.channel, found)
     elif desk is None or not channel.tables_only:
         found.miss("halves", "the id carries the xid of a local transaction: it is one of table mode")
     if desk is not None:
         TopicSearch(desk.kafka, desk.channel, found, since).search(own, topics)
-    if not settings.tables and not found.events:
+    if not settings.tables and len(found.of(EventKind.VISIBLE)) == len(found.events):
         found.miss("rows of table mode", NO_TABLES)
     if desk is not None and found.needs_services:
         found.refusing = desk.refusing(found.topics)

@@ -178,7 +178,8 @@ def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKi
     for entry in entries:
         where = f"first appended {utc(entry.appended_ms)}"
         if entry.source is not None:
-            where = f"of table source {entry.source}, discarded {utc(entry.discarded_ms or 0)}"
+            when = f", discarded {utc(entry.discarded_ms)}" if entry.discarded_ms else ""
+            where = f"of table source {entry.source}{when}"
         refusal = entry.why_not(kind) if kind else ""
         why = f"NOT THIS ONE: {refusal}" if refusal else entry.detail
         until = "" if entry.expires_ms is None else f"deleted by age on {utc(entry.expires_ms)} (keep_discarded_ms)"

@@ -17,6 +17,9 @@ from outbox._service.health import Health, why_not_ready
 CHANNEL = "channel"
 """The label; each of these metrics names it first."""
 
+UNREACHABLE = "unreachable"
+"""Instead of a rule of the contract: Kafka did not answer the last look, or when the service was to begin."""
+
 
 class _OfChannel(MetricWrapperBase):
     def labels(self, *labelvalues: Any, **labelkwargs: Any) -> Self:
@@ -87,7 +90,7 @@ class MetricTable:
         )
         self._restarts = self.counter(
             "outbox_channel_restarts",
-            "Times that a channel stopped because of an error and is started again, in a process of several channels",
+            "Times that a channel stopped because of an error (alone in its process: Kafka's silence) and began again",
             **of_program,
         )
         self.contract = self.gauge(

@@ -11,9 +11,10 @@ import structlog
 
 from outbox._security.redaction import redact, visible
 from outbox._service.channels.channel_context import enter_channel
-from outbox._service.channels.channel_metrics import MetricTable
+from outbox._service.channels.channel_metrics import UNREACHABLE, MetricTable
 from outbox._service.exit_codes import traceback_of
 from outbox._service.health import ChannelsHealth, Health
+from outbox.errors import KafkaUnreachable
 
 log = structlog.get_logger()
 
@@ -45,7 +46,7 @@ TICK_SECONDS = 0.2
 class ChannelThread(threading.Thread):
     """Serves one channel until the process stops.
 
-    An error ends nothing but this channel, and not for good: the cause may be mended while the process runs.
+    An error that it `survives` ends nothing but this channel, and not for good: the cause may be mended meanwhile.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class ChannelThread(threading.Thread):
         stop: threading.Event,
         health: Health,
         metrics: MetricTable,
+        survives: type[Exception] = Exception,
     ) -> None:
         super().__init__(name=f"channel-{channel}", daemon=True)
+        self._survives = survives
         self._channel = channel
         self._make = make
         self._stop_wanted = stop
@@ -69,24 +72,27 @@ class ChannelThread(threading.Thread):
         enter_channel(self._channel)
         self._metrics.restarted(0)
         while not self._stop_wanted.is_set():
-            pause = self._serve()
-            gc.collect(1)  # the clients of the service refer to each other, and would keep their threads
-            self._stop_wanted.wait(pause)
+            if pause := self._serve():
+                gc.collect(1)  # the clients of the service refer to each other, and would keep their threads
+                self._stop_wanted.wait(pause)
 
     def _serve(self) -> float:
         """Serve until the process stops, or until an error; return how long to pause, seconds."""
         began = time.monotonic()
         try:
             self._make().run()
-        except Exception as error:  # noqa: BLE001 - it is logged, and must not reach other channels
+        except self._survives as error:  # it is logged, and must not reach other channels
             return self._stopped(error, time.monotonic() - began)
         return 0.0
 
     def _stopped(self, error: Exception, seconds: float) -> float:
         self._stops_in_a_row = 1 if seconds >= STEADY_SECONDS else self._stops_in_a_row + 1
-        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (self._stops_in_a_row - 1), LONGEST_PAUSE_SECONDS)
+        is_silent = isinstance(error, KafkaUnreachable)  # which took 10 s to find out
+        doublings = 0 if is_silent else self._stops_in_a_row - 1
+        pause = min(FIRST_PAUSE_SECONDS * 2.0**doublings, LONGEST_PAUSE_SECONDS)
         reason = visible(redact(str(error)))
         self._metrics.restarted()
+        self._metrics.contract.labels(UNREACHABLE).set_function(lambda: is_silent)  # until a service shows its own
         self._health.stopped(reason)
         log.error("Channel stopped, it is started again", reason=reason, pause=pause, exc_info=traceback_of(error))
         return pause

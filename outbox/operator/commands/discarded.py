@@ -82,15 +82,16 @@ def _refuse(options: Mapping[str, object]) -> None:
 
 
 def _list(places: Discards, choice: Choice, *, as_json: bool) -> Exit:
-    chosen = choice.of(places.read())
+    chosen, no_rows = choice.of(places.read()), [] if places.tables else [f"rows of table mode ({NO_TABLES})"]
     if as_json:
-        rest = lambda: {"not_read": places.unread()}  # noqa: E731 - a last word
+        rest = lambda: {"not_read": [*places.unread(), *no_rows]}  # noqa: E731 - a last word
         print_json_rows({"channel": places.channel}, "transactions", chosen, rest)
     else:
-        if not places.tables:
-            print_entries([Entry(f"not looked at: rows of table mode ({NO_TABLES})")])
+        print_entries(Entry(f"not looked at: {one}") for one in no_rows)
         listed = list(islice(chosen, words.MOST_LISTED))
         print_entries(words.dead_letters(listed, f"discarded transactions of channel {places.channel}"))
+        if no_rows and not listed and choice == Choice(choice.ids):
+            places.decision(choice, OpKind.DELIVER)  # it refuses what is nowhere
         if not listed:
             read = "what could be read of " if places.unread() else ""
             print_entries([Entry(f"No discarded transaction was found in {read}channel {places.channel}.")])

@@ -41,4 +41,4 @@ def app(
             log.info("Messages erased", by=by, topic=topic, source=source, erased=count)
         search = views.find(settings, key.encode(), (topic,), None, None)
         print_entries([*words.erased(erased, search.found), *words.messages(key, search.found)])
-    return Exit.FINDINGS if search.found else Exit.UNPROVABLE if search.has_fault else Exit.OK
+    return Exit.FINDINGS if search.found else Exit.UNPROVABLE if search.has_fault or not settings.tables else Exit.OK

@@ -13,9 +13,10 @@ from typing import Annotated
 import typer
 
 from outbox._cli.setting_options import option, subcommand
+from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError, UsageError
-from outbox.migration import ddl
 from outbox.operator.settings import Given, RightsSettings
+from outbox.settings import TableNames
 
 GRACE_SECONDS = 30
 """Time between SIGTERM and SIGKILL: more than the relay's own limits for open batches."""
@@ -35,9 +36,16 @@ class Migration(enum.StrEnum):
 _NEXT = {
     Migration.DJANGO: 'python manage.py migrate   # INSTALLED_APPS += ["outbox.django"]; OUTBOX = {{"name": "{}"}}',
     Migration.ALEMBIC: "alembic upgrade head   # once outbox_tables.py is among your versions",
-    Migration.SQL: "psql --set ON_ERROR_STOP=1 --single-transaction --file outbox_tables.sql   # as the owner",
+    Migration.SQL: "psql -v ON_ERROR_STOP=1 -v application=ROLE -v relay=ROLE -f outbox_tables.sql   # as the owner",
 }
 """How the migration is run; `{}` is the service."""
+
+_THEN = """\
+  outbox channel create --tables-only --replication 3 --bootstrap-servers {servers}
+  kafka-topics.sh --bootstrap-server {servers} --create --topic …   # each of {topics} that is missing
+  docker build --target services --tag kafka-transactional-outbox:local .   # in a clone
+  kubectl create secret …   # as relay.kubernetes.yaml has it; for compose write the file outbox_dsn
+Then start the relay."""
 
 
 def files(service: str, topics: Sequence[str], servers: str, migration: Migration) -> dict[str, str]:
@@ -52,7 +60,9 @@ def files(service: str, topics: Sequence[str], servers: str, migration: Migratio
     if migration is Migration.ALEMBIC:
         made["outbox_tables.py"] = Path(__file__).with_name("alembic.txt").read_text()
     elif migration is Migration.SQL:
-        made["outbox_tables.sql"] = ddl()
+        table = MessageTable(TableNames())
+        grants = table.application_grant("application"), table.relay_grant("relay")
+        made["outbox_tables.sql"] = table.ddl(grants).replace(' TO "', ' TO :"')  # psql is told the roles
     return made
 
 
@@ -68,7 +78,7 @@ def app(
 
     No file that is there is overwritten.
     """
-    servers = given.get("bootstrap_servers", "kafka:9092")
+    servers = RightsSettings(**given).bootstrap_servers or "kafka:9092"
     made = {directory / name: text for name, text in files(service, topic, servers, migration).items()}
     if there := ", ".join(str(path) for path in made if path.exists()):
         raise UsageError(f"{there} exists and is not overwritten; nothing was written. Give another --directory.")
@@ -79,5 +89,4 @@ def app(
             typer.echo(f"wrote {path}")
     except OSError as error:
         raise ConfigurationError(f"{error}. Give another --directory.") from error
-    channel = f"outbox channel create --tables-only --replication 3 --bootstrap-servers {servers}"
-    typer.echo(f"Next:\n  {_NEXT[migration].format(service)}\n  {channel}\nThen start the relay.")
+    typer.echo(f"Next:\n  {_NEXT[migration].format(service)}\n{_THEN.format(servers=servers, topics=', '.join(topic))}")

@@ -15,6 +15,7 @@ from outbox._kafka.produce import write_all
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import Entry, document, signed
+from outbox._settings.declared import NO_TABLES
 from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
 from outbox.operator.context import OperatorContext
 from outbox.operator.deciding.discarded_rows import DiscardedRows, Moved
@@ -136,7 +137,8 @@ class Discards:
         if missing := ", ".join(sorted(ids - {entry.transaction for some in named.values() for entry in some})):
             if unread := ", ".join(self.unread()):
                 raise ConfigurationError(f"transaction {missing} was not found; {unread} could not be read")
-            raise UsageError(f"transaction {missing} is not in the discard topic, nor in a table of discarded messages")
+            rows = "nor in a table of discarded messages" if self.tables else f"and no rows were looked at: {NO_TABLES}"
+            raise UsageError(f"transaction {missing} is not in the discard topic, {rows}")
         return Decision({store: list(choice.of(some)) for store, some in named.items()}, kind)
 
 
@@ -199,17 +201,18 @@ class Decision:
     def report(self) -> Iterator[Entry]:
         """Yield what happened, after `wait()`."""
         done = "were delivered" if self.kind is OpKind.DELIVER else "were dropped"
-        left = [replace(one, transaction=self.moved(one).transaction or one.transaction) for one in self.left]
-        count = f"{len(self.able) - len(left)} of {len(self.able)}"
+        count = f"{len(self.able) - len(self.left)} of {len(self.able)}"
         yield Entry(f"{count} have left the discard topic and the tables: they {done}")
-        yield from dead_letters(left, "still there: refused again, or no relay has come to them yet", self.kind)
+        yield from dead_letters(self.left, "still there: refused again, or no relay has come to them yet", self.kind)
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        there = {(entry.transaction, entry.service) for entry in self.left}
+        there = {(entry.transaction, entry.service): entry for entry in self.left}
         for one in self.chosen:
-            done = "still there" if (one.transaction, one.service) in there else "left"
+            moved = self.moved(one)
+            still = there.get((moved.transaction or one.transaction, one.service))
+            done = "still there" if still else "left"
             why = one.why_not(self.kind) or None
             found = {"outcome": "refused" if why else done if self.is_made else "possible", "why": why}
-            moved = self.moved(one)
             new = {} if one.source is None else {"new_transaction": moved.transaction, "new_messages": moved.messages}
-            yield document(one) | found | new  # halves keep their ids
+            now = replace(still, transaction=one.transaction) if still else one
+            yield document(now) | found | new  # halves keep their ids

@@ -1,6 +1,7 @@
 """The discarded rows of a message table, which an operator moves back into it, or deletes."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import LiteralString, NamedTuple
 
@@ -42,8 +43,9 @@ _MOVED: LiteralString = (
 _DELIVER: LiteralString = f"{_BACK}, decided AS ({DECIDED}), made AS ({_MADE}) {_MOVED}"
 _DROP: LiteralString = f"{_BACK} {DECIDED} RETURNING first_id"
 _LEFT: LiteralString = (
-    "SELECT EXISTS (SELECT FROM {message} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s)"
-    " OR EXISTS (SELECT FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s)"
+    "SELECT reason, detail, CAST(extract(epoch FROM discarded_at) * 1000 AS bigint) FROM {discarded}"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s UNION ALL SELECT NULL, NULL, NULL FROM {message}"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s LIMIT 1"
 )
 
 
@@ -104,9 +106,16 @@ class DiscardedRows:
             self.moved[one] = Moved(new, ids)
 
     def left(self, chosen: Sequence[DiscardedTransaction]) -> list[DiscardedTransaction]:
-        """Return what waits in the message table, and what is discarded again."""
+        """Return what waits in the message table, and what is discarded again, under its new id."""
         back = [one for one in chosen if one in self.moved]
         if not back:
             return []
         with opened_table(self.source, self._settings) as view:
-            return [one for one in back if view.all(_LEFT, local_of(self.moved[one].transaction or "")) == [(True,)]]
+            new = [replace(one, transaction=str(self.moved[one].transaction)) for one in back]
+            return [self._now(one, *row) for one in new for row in view.all(_LEFT, local_of(one.transaction))]
+
+    def _now(self, one: DiscardedTransaction, reason: str | None, detail: str, at_ms: int) -> DiscardedTransaction:
+        if reason is None:
+            return replace(one, detail="it waits in the message table", discarded_ms=None, expires_ms=None)
+        expires_ms = at_ms + self._settings.keep_discarded_ms
+        return replace(one, reason=reason, detail=detail, discarded_ms=at_ms, expires_ms=expires_ms)

@@ -92,6 +92,8 @@ class LocalSearch(NamedTuple):
         progress, committed = (view.progress() or (None, None))[1], self._committed(source)
         waiting, discarded = view.find(id_)  # after the progress: what has gone since was delivered
         delivered = view.find_delivered(id_)  # after the rows: their evidence is there when they have gone
+        if max(len(waiting), len(discarded), len(delivered)) >= ROWS:
+            found.miss(f"table source {source}", f"more than {ROWS} rows of this transaction")
         found.outcomes[source] = Status.NOT_FOUND if outcome is Outcome.TOO_OLD else Status(outcome)
         if outcome is Outcome.OPEN and (pid := view.backend_of(xid_of(id_))) is not None:
             found.backends[source] = pid
@@ -311,7 +313,7 @@ class KeySearch(Coverage):
     def look_into_table(self, source: str, view: TableView) -> None:
         """Search the rows that wait and those that are discarded."""
         waiting, discarded = view.find(self.key)
-        if ROWS in {len(waiting), len(discarded)}:
+        if max(len(waiting), len(discarded)) >= ROWS:
             self.miss(f"table source {source}", f"more than {ROWS} rows of this key")
         for row in (*waiting, *discarded):
             standing = Status.DISCARDED if row.at_ms else Status.WAITING

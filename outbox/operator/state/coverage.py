@@ -59,7 +59,8 @@ class Coverage:
         """Yield it as text; `since` is the time from which on topics were searched."""
         read = [span for span in self.searched if span.to_offset > span.from_offset]
         databases = ", ".join(self.databases) or "none"
-        yield f"searched from {since} on; databases: {databases}; {'offsets:' if read else 'no offsets'}"
+        topics = f"topics from {since} on{':' if read else ', no offsets'}" if self.searched else "no topic"
+        yield f"searched databases: {databases}; {topics}"
         for span in read:
             yield f"  {span.topic}/{span.partition}: {span.from_offset} to {span.to_offset} of {span.end_offset}"
         yield from (f"not searched: {gap}" for gap in self.unread)

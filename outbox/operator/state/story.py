@@ -226,13 +226,14 @@ def _visible(found: Findings) -> Conclusion | None:
         return Conclusion(Status.CONTRADICTION, why)
     if left := sorted(found.ids(EventKind.WAITS, EventKind.IN_BATCH).keys() - seen.keys()):
         return Conclusion(Status.PARTLY_VISIBLE, f"messages {_some(left)} wait in the table, others are visible")
-    if missing := set(needed(found)) - seen.keys():
+    counting = set(needed(found))
+    if missing := counting - seen.keys():
         return Conclusion(Status.PARTLY_VISIBLE, f"messages {Positions.of(missing)} are not visible in what was read")
     if unseen := sorted(found.ids(EventKind.DELIVERED).keys() - seen.keys()):
         why = f"the table has evidence of all, and message {_some(unseen)} is not in what was read"
         return Conclusion(Status.DELIVERED, why)
-    of_rows = "readers see each message of it that was found, and no row of it waits"
-    return Conclusion(Status.VISIBLE, of_rows if found.is_of_rows else "readers see every message of it that counts")
+    of_rows = "each message of it that was found" + (", and no row of it waits" if found.is_of_rows else "")
+    return Conclusion(Status.VISIBLE, f"readers see {'every message of it that counts' if counting else of_rows}")
 
 
 def _contradicted(found: Findings, seen: Mapping[int, int]) -> str:

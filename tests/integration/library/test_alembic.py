@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 from alembic import command
@@ -21,22 +20,15 @@ from tests.support.harness import Site
 
 ENVIRONMENT = """
 from alembic import context
-from sqlalchemy import create_engine
+from sqlalchemy import NullPool, create_engine
 
-attributes = context.config.attributes
-if context.is_offline_mode():
-    context.configure(
-        dialect_name="postgresql", dialect_opts={"paramstyle": "named"}, version_table=attributes["versions"]
-    )
+attributes, where = context.config.attributes, {"dialect_name": "postgresql", "dialect_opts": {"paramstyle": "named"}}
+with create_engine(attributes["url"], poolclass=NullPool).connect() as connection:
+    if not context.is_offline_mode():
+        where = {"connection": connection}
+    context.configure(version_table=attributes["versions"], **where)
     with context.begin_transaction():
         context.run_migrations()
-else:
-    engine = create_engine(attributes["url"])
-    with engine.connect() as connection:
-        context.configure(connection=connection, version_table=attributes["versions"])
-        with context.begin_transaction():
-            context.run_migrations()
-    engine.dispose()
 """
 
 MIGRATION = """
@@ -63,17 +55,6 @@ def downgrade():
 """
 
 
-def configuration(folder: Path, url: str, versions: str, output: TextIO | None = None) -> Config:
-    """Return the configuration of migrations in a folder, whose environment it writes; `versions`: the table."""
-    (folder / "versions").mkdir()
-    (folder / "env.py").write_text(ENVIRONMENT)
-    config = Config(output_buffer=output)
-    config.set_main_option("script_location", str(folder))
-    config.set_main_option("path_separator", "os")
-    config.attributes |= {"url": url.replace("postgresql://", "postgresql+psycopg://", 1), "versions": versions}
-    return config
-
-
 class Migrations:
     """A user's migrations: one revision, which makes the tables in a schema of its own."""
 
@@ -82,7 +63,13 @@ class Migrations:
         self.names = TableNames(f"{site.name}-shop", "our")
         self.role = f"{site.name}-shop: 100%"
         self.output = io.StringIO()
-        self.config = configuration(folder, site.postgres_url, f"{site.name}_versions", self.output)
+        (folder / "versions").mkdir()
+        (folder / "env.py").write_text(ENVIRONMENT)
+        self.config = Config(output_buffer=self.output)
+        self.config.set_main_option("script_location", str(folder))
+        self.config.set_main_option("path_separator", "os")
+        url = site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
+        self.config.attributes |= {"url": url, "versions": f"{site.name}_versions"}
         migration = MIGRATION.format(schema=self.names.schema, role=self.role)
         (folder / "versions" / "0001_outbox.py").write_text(migration)
         site.sql(sql.SQL("CREATE ROLE {}").format(sql.Identifier(self.role)))

@@ -47,7 +47,7 @@ def _to_the_preview(page: Browser, address: str, state: str, verb: str) -> None:
     page.open(address)
     assert "Table sources" in page.text()
     page.type("Key", KEY)
-    for step, seen in (("", "searched from"), ("story", f"{state}: "), (f"preview: {verb}", "Reason")):
+    for step, seen in (("", "searched databases"), ("story", f"{state}: "), (f"preview: {verb}", "Reason")):
         began = time.monotonic()
         page.press(step)
         assert seen in page.text()

@@ -3,8 +3,10 @@
 from typing import Any
 
 from outbox._service.exit_codes import Exit
-from outbox._settings.declared import DAY_MS
+from outbox._settings.declared import DAY_MS, TableSettings
 from outbox.operator.commands.discarded import app
+from outbox.operator.deciding.discarded_rows import DiscardedRows
+from outbox.protocol.op import OpKind
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, plant_discarded, relay_settings, wait_empty, waiting
@@ -69,13 +71,21 @@ def test_discarded_rows_are_delivered_once_their_topic_is_there(store: Site) -> 
 
 
 def test_rows_that_are_discarded_again_are_still_there(store: Site) -> None:
-    plant_discarded(store, "one")
-    store.relay(extra=relay_settings(store, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="300"))
-    words = ("deliver", "--all", "--yes", "--wait-seconds", "3")
+    plant_discarded(store, "one", days=9)
+    words = ("deliver", "--all", "--yes", "--wait-seconds", "0")
     code, document = call_for_json(app, store, *words, environ=relay_settings(store))
-    assert (code, document["transactions"][0]["outcome"]) == (Exit.FINDINGS, "still there")
+    (waits,) = document["transactions"]
+    assert (code, waits["outcome"], waits["expires_ms"]) == (Exit.FINDINGS, "still there", None)
+    store.relay(extra=relay_settings(store, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="300"))
     wait_until(lambda: bool(_list(store)), explain=store.logs)
-    assert _list(store)[0]["transaction"] == document["transactions"][0]["new_transaction"]
+    rows = DiscardedRows(SOURCE, TableSettings(dsn=store.postgres_url, table_prefix=store.name))
+    (former,) = rows.read()
+    assert former.transaction == waits["new_transaction"]
+    rows.decide([former], OpKind.DELIVER, "")
+    wait_until(lambda: bool(_list(store)), explain=store.logs)
+    (left,), (now,) = rows.left([former]), rows.read()
+    assert (left.transaction, left.discarded_ms, left.expires_ms) == (now.transaction, now.discarded_ms, now.expires_ms)
+    assert (now.discarded_ms or 0) > (former.discarded_ms or 0)
 
 
 def test_discarded_rows_are_dropped_for_good(store: Site) -> None:

@@ -43,6 +43,7 @@ def test_what_waits_is_scheduled_or_discarded_of_a_key_is_erased_and_nothing_els
     assert rows.execute(store, "SELECT key FROM {discarded}") == [(b"bert",)]
     assert scheduled(store) == 1
     assert store.outbox().outcome(receipt.transaction_id, store.engine()) is Outcome.COMMITTED
+    assert run_command(store, "erase", *words, "--yes").returncode == Exit.UNPROVABLE, "no table is named"
 
 
 def test_rows_that_an_owner_has_read_or_named_do_not_halt_it(store: Site) -> None:

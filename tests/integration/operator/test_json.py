@@ -102,7 +102,10 @@ def test_a_decision_on_many_is_shown_as_sums(place: Site, monkeypatch: pytest.Mo
 def test_discarded_list_of_nothing_names_what_was_not_looked_at(place: Site) -> None:
     words = ("list", "--service", "nobody")
     code, listed = call_for_json(discarded.app, place, *words)
-    assert (code, listed) == (Exit.OK, {"channel": place.name, "transactions": [], "not_read": []})
+    assert (code, listed["transactions"], listed["not_read"][0][:18]) == (Exit.OK, [], "rows of table mode")
+    for unknown in (("list", str(uuid.uuid4())), ("drop", str(uuid.uuid4()), "--yes")):
+        code, printed = call_command(discarded.app, place, *unknown)
+        assert (code, "no rows were looked at: no message table" in printed) == (Exit.CONFIGURATION, True)
     code, printed = call_command(discarded.app, place, *words)
     expected = (
         "not looked at: rows of table mode (no message table is named (--table NAME=DSN, or the setting tables))\n"

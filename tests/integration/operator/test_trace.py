@@ -193,4 +193,4 @@ def test_a_database_that_is_down_is_said_and_the_topics_are_read(shop: Shop) -> 
     (left,) = document["not_searched"]
     assert left["place"] == "database default"
     none = _trace(shop.site, id_, environ={"OUTBOX_POSTGRES_URL": None})
-    assert [one["place"] for one in none["not_searched"]] == ["databases"]
+    assert [one["place"] for one in none["not_searched"]] == ["callback tables"]

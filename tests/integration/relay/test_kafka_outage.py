@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from structlog.testing import capture_logs
 
 from outbox import Message
-from outbox._service.contract_monitor import UNREACHABLE
+from outbox._service.channels.channel_metrics import UNREACHABLE
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.names import Channel
@@ -31,7 +31,7 @@ def test_a_relay_without_kafka_is_not_ready_and_shows_what_waits() -> None:
     with Stack() as own, Site(own.bootstrap_servers, own.postgres_url) as site:
         site.create("orders", partitions=1)
         create(site)
-        port, standby = free_port(), free_port()
+        port, standby, late = free_port(), free_port(), free_port()
         site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(port), OUTBOX_CONTRACT_INTERVAL_MS="2000"))
         wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
         site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(standby)))
@@ -49,8 +49,12 @@ def test_a_relay_without_kafka_is_not_ready_and_shows_what_waits() -> None:
             wait_until(lambda: rows(state="undelivered") == 7, 90, explain=site.logs)
             assert metric(port, "outbox_relay_table_oldest_seconds", source=SOURCE) > 1
             wait_until(lambda: down() == 1, 90, explain=site.logs)
+            site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(late)))
+            wait_until(lambda: "Kafka does not answer" in get(late, "/readyz")[1], explain=site.logs)
+            assert metric(late, "outbox_contract_problems", rule=UNREACHABLE) == 1
         finally:
             own.kafka.resume()
+        wait_until(lambda: get(late, "/readyz")[0] == 200, 90, explain=site.logs)
         wait_until(lambda: get(port, "/readyz")[0] == 200, 90, explain=site.logs)
         wait_until(lambda: len(site.read("orders")) == 7, 90, explain=site.logs)
         wait_until(lambda: down() == 0, 90, explain=site.logs)

@@ -5,7 +5,7 @@ import pytest
 from outbox._kafka.channel import as_created, create_channel
 from outbox._service.exit_codes import Exit
 from outbox.errors import ChannelError
-from outbox.operator.commands import discarded, doctor, find, pending, resume, trace
+from outbox.operator.commands import discarded, doctor, erase, find, pending, resume, trace
 from outbox.protocol.names import Channel
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
@@ -21,6 +21,7 @@ def store(site: Site) -> Site:
     return site
 
 
+@pytest.mark.usefixtures("root_logger")
 def test_no_half_partition_is_seen(store: Site) -> None:
     port, environ, topic = free_port(), relay_settings(store), store.topic("orders")
     relay = store.relay(extra={**environ, "OUTBOX_HTTP_PORT": str(port)})
@@ -43,6 +44,12 @@ def test_no_half_partition_is_seen(store: Site) -> None:
     assert [word in examined for word in ("has no half mode", "half partition", "_transaction")] == [True, False, False]
     assert get(port, "/readyz")[0] == 200
     assert "\noutbox_relay_partitions{" not in get(port, "/metrics")[1]
+    looks |= {erase: ["--topic", topic, "--key", "one", "--yes"], find: ["--key", "one"]}
+    for command in (pending, trace, find, discarded, erase):
+        code, said = call_command(command.app, store, *looks[command])
+        assert (code, "--table NAME=DSN" in said) == (Exit.CONFIGURATION, True), said
+    traced = call_command(trace.app, store, str(record.message_id), "--topic", topic)[1]
+    assert ("of it that was found\nsearched databases: none" in traced, "rows of table mode:" in traced) == (True, True)
 
 
 def test_progress_whose_topic_was_deleted_is_not_made_up(store: Site) -> None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
+import relay.cli
 from outbox._service.channels import channel_threads
 from outbox._service.channels.channel_context import current_channel, enter_channel, thread_pool
 from outbox._service.channels.channel_metrics import MetricTable
-from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads
+from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads, ServiceControl
+from outbox._service.exit_codes import UnsafeError
 from outbox._service.health import STALE_SECONDS, ChannelsHealth, Health
+from outbox._service.membership import MemberFenced
 from outbox._service.periodic import Periodic
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from relay.settings import RelaySettings
 from tests.support.harness import wait_until
 
 
@@ -88,6 +96,20 @@ def test_a_channel_that_fails_leaves_the_others(failure: Exception, monkeypatch:
     stopped = [line for line in logs if line["event"] == "Channel stopped, it is started again"]
     assert stopped[0]["reason"] == str(failure)
     assert (stopped[0]["exc_info"] is None) == isinstance(failure, ConfigurationError)
+
+
+def test_one_channel_alone_waits_for_kafka_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here its consumer is fenced, and no broker answers when it begins again."""
+    monkeypatch.setattr(channel_threads, "FIRST_PAUSE_SECONDS", 0.01)
+    fenced, gone = (Mock(**{"run.side_effect": error}) for error in (MemberFenced("fenced"), UnsafeError("gone")))
+    monkeypatch.setattr(relay.cli, "_service", Mock(side_effect=[fenced, KafkaUnreachable("it sleeps"), gone]))
+    metrics, control = MetricTable("relay"), ServiceControl(threading.Event(), Health())
+    make = partial(relay.cli._Relay, RelaySettings({}, bootstrap_servers="a:0", profile="development"), control)
+    thread = ChannelThread("a", make, control.stop, control.health, metrics, KafkaUnreachable)
+    with pytest.raises(UnsafeError):
+        contextvars.copy_context().run(thread.run)
+    assert 'problems{channel="a",rule="unreachable"} 1.0' in generate_latest(metrics.registry).decode()
+    assert control.health.not_ready == "stopped: it sleeps"
 
 
 def test_no_channel_that_is_ready_is_none_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

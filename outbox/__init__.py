@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from outbox._extras import extra
+from outbox._postgres.optional_packages import extra
 
 if TYPE_CHECKING:
     from outbox.async_half_outbox import AsyncHalfOutbox as AsyncHalfOutbox

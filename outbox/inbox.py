@@ -23,8 +23,8 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox._consume.record_id import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
 from outbox._consume.trial import Ended
-from outbox._extras import extra
 from outbox._postgres.inbox_table import InboxTable
+from outbox._postgres.optional_packages import extra
 from outbox._postgres.table_errors import sqlstate_of
 from outbox._table.insert_connection import DbapiConnection, insert_connection, require_transaction
 from outbox._table.message_insert import Statement

@@ -4,8 +4,8 @@ import weakref
 from functools import partial
 from typing import NamedTuple
 
-from outbox._extras import extra
 from outbox._kafka.forks import ForkSafeLock
+from outbox._postgres.optional_packages import extra
 from outbox.listener import LocalTransactionState
 from outbox.recorder import CommitOutcome
 

@@ -10,8 +10,8 @@ from typing import Any, Self, Unpack
 
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox._extras import extra
 from outbox._failpoints import failpoint
+from outbox._postgres.optional_packages import extra
 
 with extra("half", "TransactionalProducer"):
     from outbox._half.check_server import CheckServer

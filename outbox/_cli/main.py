@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from outbox._extras import missing_libpq
+from outbox._postgres.optional_packages import missing_libpq
 
 _FAILED = 1
 

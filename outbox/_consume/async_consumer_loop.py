@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from outbox._extras import extra
+from outbox._postgres.optional_packages import extra
 
 with extra("aiokafka", "Inbox.run_async()"):
     import greenlet  # type: ignore[import-untyped]  # noqa: F401 - untyped; `Inbox.once_async()` needs it

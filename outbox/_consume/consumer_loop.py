@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from outbox._extras import extra
+from outbox._postgres.optional_packages import extra
 
 with extra("confluent-kafka", "Inbox.run()"):
     from confluent_kafka import Consumer, KafkaException, Message

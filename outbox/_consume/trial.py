@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
-from outbox._postgres.psycopg_package import is_psycopg
+from outbox._postgres.optional_packages import is_psycopg
 from outbox._postgres.table_errors import sqlstate_of
 from outbox.errors import UsageError
 from outbox.protocol.half import Header

@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection, Engine, RootTransaction
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox._postgres.psycopg_package import is_psycopg
+from outbox._postgres.optional_packages import is_psycopg
 from outbox.errors import UsageError
 
 BindArguments = Mapping[str, Any]

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import MissingGreenlet
 from sqlalchemy.util import await_only
 
-from outbox._postgres.psycopg_package import is_psycopg
+from outbox._postgres.optional_packages import is_psycopg
 from outbox._publish.session_connection import driver_of
 from outbox._table.message_insert import Statement
 from outbox.errors import UsageError

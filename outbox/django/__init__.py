@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from outbox._extras import extra
+from outbox._postgres.optional_packages import extra
 
 with extra("django", "outbox.django"):
     from django.conf import settings

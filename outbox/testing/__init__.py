@@ -3,7 +3,7 @@
 The pytest plugin `outbox.testing.plugin` has fixtures for all of them.
 """
 
-from outbox._extras import extra
+from outbox._postgres.optional_packages import extra
 
 with extra("testing", "A test"):
     from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox

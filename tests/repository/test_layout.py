@@ -28,7 +28,7 @@ ROLES = {"cli", "settings", "service", "metrics", "job", "options", "errors", "s
 COMMANDS = {"acl", "channel", "console", "discarded", "doctor", "inbox", "skip", "table"}
 """A command in `outbox/operator/commands` has the name of what it works on."""
 
-DOUBLES = {"outbox", "participant"}
+DOUBLES = {"async_outbox", "outbox", "participant"}
 """A double in `outbox/testing/_memory` has the name of what it takes the place of."""
 
 DJANGO = {"admin", "apps", "models"}

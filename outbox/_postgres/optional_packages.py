@@ -1,8 +1,15 @@
-"""The extras: who lacks a package of one is told its name."""
+"""Packages that an application may lack: whether an object is psycopg's, and which extra brings what is missing."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+
+
+def is_psycopg(found: object, *classes: str) -> bool:
+    """Return whether an object is of one of psycopg's classes: who has one has imported psycopg."""
+    module = sys.modules.get("psycopg")
+    return isinstance(found, tuple(getattr(module, name, ()) for name in classes))
 
 
 @contextmanager

@@ -13,8 +13,10 @@ _EVENTS = (
 )
 SERVED, NOT_SERVED, HALTED = PARTITION_STATES = "served", "not_served", "halted"
 OWNED, SOURCE_HALTED = SOURCE_STATES = "owned", "halted"
-ROW_STATES = "undelivered", "waiting", "discarded", "expiring"
-UNDELIVERED, WAITING_ROWS, DISCARDED_ROWS, EXPIRING_ROWS = ROW_STATES
+WAITING_ROWS, *SEEN_ROWS = ROW_STATES = "waiting", "undelivered", "discarded", "expiring", "dead"
+ROW, SNAPSHOT = OLDEST = "row", "snapshot"
+OTHERS = "(others)"
+"""Label of services beyond those that are measured apart, and of what names none; no service can have this name."""
 
 TABLE = MetricTable("relay")
 
@@ -35,6 +37,7 @@ DISCARDS = TABLE.counter(
     "outbox_relay_discards",
     "Transactions written to the discard topic or the table of discarded rows; UNDECIDED: parked",
     reason=DiscardReason,
+    service=(),
 )
 
 # What waits in a half partition, and how it is served.
@@ -152,6 +155,13 @@ def begin() -> None:
     TABLE.show()
 
 
+    show_discards(OTHERS)
+
+
+def show_discards(service: str) -> None:
+    """Show the discards of a service from the beginning at 0."""
+    for reason in DiscardReason:
+        DISCARDS.labels(reason, service)
 def show_partitions() -> None:
     """Show that no half partition is served, yet or any more."""
     for state in PARTITION_STATES:

@@ -14,11 +14,9 @@ from relay.delivery.rules.topic_gate import TopicStatusChange
 from relay.delivery.rules.volume import BatchPolicy
 
 MEASURED_SERVICES = 100
-"""Services of a channel whose deliveries are measured apart: an application may make up any number of names."""
-OTHERS = "(others)"
-"""Label of the others; no service can have this name."""
+"""Services of a channel that a metric measures apart: an application may make up any number of names."""
 
-_measured: defaultdict[str, set[str]] = defaultdict(set)
+_measured: defaultdict[tuple[str, object], set[str]] = defaultdict(set)
 
 log = structlog.get_logger()
 
@@ -28,11 +26,24 @@ def became_visible(since: Iterable[tuple[str, int]], now: int) -> None:
     services: defaultdict[str, list[int]] = defaultdict(list)
     for service, time in since:
         services[service].append(time)
-    known = _measured[current_channel()]
     for service, times in services.items():
-        if len(known) < MEASURED_SERVICES:
-            known.add(service)
-        metrics.DELIVERY_SECONDS.labels(service if service in known else OTHERS).observe_since(times, now)
+        _label(metrics.DISCARDS, service)  # a counter is at 0 before it counts
+        metrics.DELIVERY_SECONDS.labels(_label(metrics.DELIVERY_SECONDS, service)).observe_since(times, now)
+
+
+def discarded(service: str, reason: DiscardReason, count: int = 1) -> None:
+    """Count transactions of a service that left the flow."""
+    metrics.DISCARDS.labels(reason, _label(metrics.DISCARDS, service)).inc(count)
+
+
+def _label(metric: object, service: str) -> str:
+    """Return the label that a metric has for a service: its name, or that of the others."""
+    known = _measured[current_channel(), metric]
+    if service not in known and len(known) < MEASURED_SERVICES:
+        known.add(service)
+        if metric is metrics.DISCARDS:
+            metrics.show_discards(service)
+    return service if service in known else metrics.OTHERS
 
 
 def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, **owner: int | str) -> None:
@@ -57,4 +68,4 @@ def refused(transaction_id: str, service: str, finding: Finding) -> None:
     say = log.error if finding.reason is DiscardReason.INCOMPLETE else log.warning
     reason = str(finding.reason)
     say("Transaction discarded", transaction=transaction_id, service=service, reason=reason, detail=finding.detail)
-    metrics.DISCARDS.labels(finding.reason).inc()
+    discarded(service, finding.reason)

@@ -11,7 +11,7 @@ import structlog
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpSource
 from relay import metrics
-from relay.delivery.delivery_telemetry import became_visible, refused
+from relay.delivery.delivery_telemetry import became_visible, discarded, refused
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.op_decisions import Contradiction, Report
 from relay.half.serving.hand_out import Batch
@@ -44,13 +44,13 @@ def report_batch(batch: Batch, partition: int) -> None:
             )
     for half in batch.malformed:
         log.error("Malformed half discarded", partition=partition, offset=half.offset)
+        discarded(metrics.OTHERS, DiscardReason.MALFORMED)
     if log.is_enabled_for(logging.DEBUG):
         found = [(half.control.transaction_id, [half.offset]) for half, _ in batch.plain if half.control]
         found += [(transaction.id, [half.offset for half in transaction.counted()]) for transaction in delivered]
         for id_, offsets in found:
             ends = {"first": offsets[0], "last": offsets[-1]}
             log.debug("Transaction delivered", transaction=id_, partition=partition, **ends)
-    metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
     visible = [(half.control.service, marker.append_time) for half, marker in batch.plain if half.control]
     visible += [(found.service, found.decided_at) for found in delivered for _ in found.counted()]
     became_visible(((service, ms * 1_000) for service, ms in visible), time.time_ns() // 1_000)
@@ -74,7 +74,7 @@ def _parked(moves: Sequence[ParkedHalves], partition: int) -> None:
             count=len(some),
             one=some[0].transaction.id,
         )
-        metrics.DISCARDS.labels(DiscardReason.UNDECIDED).inc(len({move.transaction.id for move in some}))
+        discarded(service, DiscardReason.UNDECIDED, len({move.transaction.id for move in some}))
 
 
 def counted(counts: Counter[str], partition: int) -> None:

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from outbox._service.channels.channel_metrics import CHANNEL, ChannelHistogram
+from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 from relay import metrics
 from relay.delivery import delivery_telemetry as telemetry
@@ -14,11 +15,10 @@ from tests.support.ledger_model import entry, half, new_ledger, op, taken_ready
 
 @pytest.fixture(autouse=True)
 def _nothing_measured() -> Iterator[None]:
-    telemetry._measured.clear()
-    metrics.DELIVERY_SECONDS.remove_by_labels({})
     yield
     telemetry._measured.clear()
-    metrics.DELIVERY_SECONDS.remove_by_labels({})
+    for metric in (metrics.DELIVERY_SECONDS, metrics.DISCARDS):
+        metric.remove_by_labels({})
 
 
 def _measured(service: str) -> dict[str, float]:
@@ -65,7 +65,27 @@ def test_services_beyond_the_first_hundred_share_one_label() -> None:
     telemetry.became_visible([("g1", 0), ("late", 0)], 10)
     assert _measured("g1")["count"] == 2
     assert _measured("late") == {}
-    assert _measured(telemetry.OTHERS)["count"] == 6
+    assert _measured(metrics.OTHERS)["count"] == 6
+
+
+def _discards() -> dict[str, float]:
+    """How many transactions were discarded as FORBIDDEN, by service."""
+    (metric,) = metrics.DISCARDS.collect()
+    found = [one for one in metric.samples if one.labels["reason"] == DiscardReason.FORBIDDEN]
+    return {one.labels["service"]: one.value for one in found if one.name.endswith("_total")}
+
+
+def test_discards_of_the_first_hundred_services_are_counted_apart_and_from_zero() -> None:
+    telemetry.became_visible([("shop", 0)], 10)
+    assert _discards() == {"shop": 0}, "it is at 0 before it counts"
+    for number in range(telemetry.MEASURED_SERVICES + 5):
+        telemetry.discarded(f"g{number}", DiscardReason.FORBIDDEN)
+    telemetry.discarded("g1", DiscardReason.FORBIDDEN, 3)
+    found = _discards()
+    assert (found["shop"], found["g1"], found[metrics.OTHERS]) == (0, 4, 6)
+    assert len(found) == telemetry.MEASURED_SERVICES + 1
+    telemetry.became_visible([("late", 0)], 10)
+    assert _measured("late")["count"] == 1, "who writes without a right makes no other unseen"
 
 
 @pytest.mark.parametrize("is_early", [True, False])

@@ -87,7 +87,7 @@ TABLE_ROWS = TABLE.gauge(
     "outbox_relay_table_rows",
     "Rows of a table source: undelivered (estimated by the range of their ids; of a foreign table, up to 100,000), "
     "waiting (for a real topic, or behind a row that does), discarded (that are there, up to 10,000), expiring (of "
-    "these, deleted in seven days)",
+    "these, deleted in seven days), dead (not vacuumed)",
     source=(),
     state=ROW_STATES,
 )
@@ -95,8 +95,9 @@ TABLE_OLDEST_SECONDS = TABLE.gauge(
     "outbox_relay_table_oldest_seconds",
     "Age of a table source's oldest row, or time since a message that waits for its time was due, by the database's "
     "clock; 0: none. Of a foreign table without times in its order: how long the first row has been the first one. It "
-    "grows while not looked at",
+    "grows while not looked at. snapshot: how long one has kept dead rows",
     source=(),
+    kind=OLDEST,
 )
 TABLE_UPKEEP_FAILURES = TABLE.counter(
     "outbox_relay_table_upkeep_failures",
@@ -153,8 +154,6 @@ BLOCKED_SECONDS = TABLE.gauge(
 def begin() -> None:
     """Show the metrics of this thread's channel from the beginning at 0, so that a rate includes the first event."""
     TABLE.show()
-
-
     show_discards(OTHERS)
 
 
@@ -162,6 +161,8 @@ def show_discards(service: str) -> None:
     """Show the discards of a service from the beginning at 0."""
     for reason in DiscardReason:
         DISCARDS.labels(reason, service)
+
+
 def show_partitions() -> None:
     """Show that no half partition is served, yet or any more."""
     for state in PARTITION_STATES:

@@ -6,6 +6,7 @@ The connection belongs to one owner: a session-level advisory lock lasts as long
 from __future__ import annotations
 
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -57,6 +58,15 @@ _OPTIONS = (
     " -c idle_session_timeout="
 )
 
+# Any role sees the ids of all sessions, and the times of its own. What has age 0 is the newest, and keeps nothing back.
+_DEAD: LiteralString = (
+    "SELECT pg_stat_get_dead_tuples(CAST(%s AS regclass)), (SELECT held::text FROM"
+    " (SELECT unnest(ARRAY[backend_xid, backend_xmin]) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    " AND coalesce(datname, current_database()) = current_database()"
+    " AND pid <> ALL (ARRAY(SELECT pid FROM pg_stat_progress_vacuum)) UNION ALL SELECT xmin FROM pg_replication_slots"
+    " UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()) AS holder (held)"
+    " WHERE age(held) > 0 ORDER BY age(held) DESC LIMIT 1)"
+)
 _BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
 """Delivery waits while upkeep is at work."""
 
@@ -76,6 +86,20 @@ class Window(NamedTuple):
     beyond: frozenset[Local]  # their local transactions that have further rows behind the window
     now: int  # the database's time, ms since 1970: no process decides by its own clock (R25)
     is_full: bool = False  # whether there may be more
+
+
+class Unchanged:
+    """Measure for how long a value has been the same."""
+
+    def __init__(self) -> None:
+        self._value: object = None
+        self._since = 0.0
+
+    def seconds(self, value: object) -> float:
+        """Return for how long this value has been seen without another one; 0 for None."""
+        if value != self._value:
+            self._value, self._since = value, time.monotonic()
+        return 0.0 if value is None else time.monotonic() - self._since
 
 
 def open_session(settings: TableSettings, patience: int = 1) -> psycopg.Connection[Any]:
@@ -109,14 +133,16 @@ class OwnedTable(ABC):
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any], places: Places) -> None:
         self.name = name
-        delivered = next(iter(places.values()))
-        self.full_name = written(*delivered)
+        self._place = next(iter(places.values()))
+        self.full_name = written(*self._place)
         self._names = names = settings.table_names()
+        self._progress_table = identifier(names.schema, names.source)
         self._keep_discarded_ms = settings.keep_discarded_ms
         self._expire, self._discards = by_age(names)
         self._places = places
         self._connection = connection
         self._failing: set[str] = set()  # upkeep that failed when it was last tried
+        self._oldest_snapshot = Unchanged()
 
     @property
     def origin(self) -> str:
@@ -135,8 +161,7 @@ class OwnedTable(ABC):
 
     def require_session(self) -> None:
         """Look whether the session that runs the statements is the one of the owner's lock (R76)."""
-        source = identifier(self._names.schema, self._names.source)
-        if self._connection.execute(OWNS, (source,)).fetchone() != (True,):
+        if self._connection.execute(OWNS, (self._progress_table,)).fetchone() != (True,):
             raise UnsafeError(f"Table source {self.name}: this session does not hold the owner's lock: {POOLED}")
 
     def verify(self) -> None:
@@ -146,21 +171,18 @@ class OwnedTable(ABC):
 
     def try_own(self) -> bool:
         """Return whether this session has become the owner. It asks without waiting."""
-        names = self._names
         with self._explained():
-            row = self._connection.execute(TRY_OWN, (identifier(names.schema, names.source),)).fetchone()
+            row = self._connection.execute(TRY_OWN, (self._progress_table,)).fetchone()
         return row == (True,)
 
     def intruder(self) -> str:
         """Return which session holds the owner's lock and does not deliver the table; empty: none does."""
-        source = identifier(self._names.schema, self._names.source)
-        row = self._connection.execute(OWNER, {"source": source}).fetchone()
+        row = self._connection.execute(OWNER, {"source": self._progress_table}).fetchone()
         return "" if row is None else Owner(*row).why_not()
 
     def note_halt(self, reason: str | None) -> None:
         """Keep why this owner stops, where operators look; None: it serves."""
-        statement = HALT.format(source=identifier(self._names.schema, self._names.source))
-        self._connection.execute(statement, {"reason": reason})
+        self._connection.execute(HALT.format(source=self._progress_table), {"reason": reason})
 
     def check(self) -> None:  # noqa: B027 - the owner examines a foreign table when it takes it over
         """Check what would keep this session from serving, while another one owns the source. Write nothing."""
@@ -225,10 +247,16 @@ class OwnedTable(ABC):
         return self._keep_up("wake", self._wake)
 
     def figures(self) -> Figures | None:
-        """Return what waits, and what is discarded; None: they cannot be read now."""
+        """Return what waits, what is discarded, and what is dead; None: they cannot be read now."""
         soon = {"keep_ms": self._keep_discarded_ms - SOON_MS}
-        count = partial(self._connection.execute, self._discards, soon)
-        return self._keep_up("figures", lambda: (*self._figures(), *count().fetchall()[0]))
+
+        def read() -> Figures:
+            oldest_seconds, waiting = self._figures()
+            ((discarded, expiring),) = self._connection.execute(self._discards, soon).fetchall()
+            ((dead, held),) = self._connection.execute(_DEAD, (identifier(*self._place),)).fetchall()
+            return oldest_seconds, self._oldest_snapshot.seconds(held), waiting, discarded, expiring, dead
+
+        return self._keep_up("figures", read)
 
     def _wake(self) -> bool:
         """See `wake`."""

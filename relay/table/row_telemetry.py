@@ -17,9 +17,9 @@ STALE_SECONDS = 15.0
 
 log = structlog.get_logger()
 
-Figures = tuple[float, int, int, int]
-"""Age of the oldest row of a table in seconds, 0: none waits; how many wait; how many are discarded, up to 10,000; and
-how many of these will soon be deleted."""
+Figures = tuple[float, float, int, int, int, int]
+"""Age of the oldest row of a table, and of what keeps dead rows from being vacuumed, in seconds, 0: none; how many rows
+wait; how many are discarded, up to 10,000; how many of these will soon be deleted; and how many are dead."""
 
 
 class RowsThatWait:
@@ -51,9 +51,10 @@ def table_figures(source: str, figures: Figures | None) -> None:
     if figures is None:
         table_unserved(source)
         return
-    oldest_seconds, *counts = figures
+    oldest_seconds, snapshot_seconds, *counts = figures
     _show_age(source, oldest_seconds)
-    for state, count in zip((metrics.UNDELIVERED, metrics.DISCARDED_ROWS, metrics.EXPIRING_ROWS), counts, strict=True):
+    metrics.TABLE_OLDEST_SECONDS.labels(source, metrics.SNAPSHOT).set(snapshot_seconds)
+    for state, count in zip(metrics.SEEN_ROWS, counts, strict=True):
         metrics.TABLE_ROWS.labels(source, state).set(count)
 
 
@@ -64,12 +65,13 @@ def _show_age(source: str, seconds: float) -> None:
         passed = time.monotonic() - looked
         return seconds if passed < STALE_SECONDS else seconds + passed
 
-    metrics.TABLE_OLDEST_SECONDS.labels(source).set_function(age)
+    metrics.TABLE_OLDEST_SECONDS.labels(source, metrics.ROW).set_function(age)
 
 
 def table_unserved(source: str) -> None:
     """Remove the figures of a table that is not looked at, and let the age of its oldest row grow: it may wait."""
     metrics.TABLE_ROWS.remove_by_labels({"source": source})
+    metrics.TABLE_OLDEST_SECONDS.remove_by_labels({"source": source, "kind": metrics.SNAPSHOT})
     if not any(labels["source"] == source for labels in metrics.TABLE_OLDEST_SECONDS.of_channel()):
         _show_age(source, 0.0)
 

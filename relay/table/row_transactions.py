@@ -11,18 +11,7 @@ from outbox.protocol.half import ANY_PARTITION, MAX_MILLISECONDS, Header
 from outbox.protocol.names import check_service, is_topic_name
 from outbox.protocol.size import largest_size, real_record_size
 from relay.delivery.rules.outgoing import Finding, Target
-from relay.table.rows import (
-    EPOCH_US,
-    Local,
-    Row,
-    RowId,
-    Which,
-    headers_of,
-    local_of,
-    target_of,
-    transaction_id,
-    which,
-)
+from relay.table.rows import EPOCH_US, Local, Row, RowId, Which, headers_of, local_of, target_of, transaction_id, which
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
 
 
 def test_a_table_that_is_not_looked_at_leaves_no_figure_behind() -> None:
-    relay.table.row_telemetry.table_figures("given-up", (1.0, 2, 3, 4))
+    relay.table.row_telemetry.table_figures("given-up", (1.0, 2.0, 3, 4, 5, 6))
     assert [metric for metric in _samples_of("given-up") if metric == "outbox_relay_table_rows"]
     relay.table.row_telemetry.forget_table("given-up")
     assert _samples_of("given-up") == []

@@ -1,6 +1,5 @@
 """A foreign table as its owner uses it: rows that the application's own INSERT has made (R59, R60)."""
 
-import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, LiteralString
 
@@ -18,7 +17,7 @@ from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.table.foreign.foreign_columns import ID_ARRAYS, check_fits, has_index, text_forms
 from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
-from relay.table.owned_table import OwnedTable, Window, is_id, refusals
+from relay.table.owned_table import OwnedTable, Unchanged, Window, is_id, refusals
 from relay.table.row_transactions import Refused
 from relay.table.rows import Row, RowId, local_of, which
 
@@ -56,7 +55,7 @@ class ForeignTable(OwnedTable):
         self._ids = "text[]"  # the type of an array of them
         self._left: list[str] = []  # ids of rows that stay: they are too large to be read, or of such a transaction
         self._left_writers: set[int] = set()
-        self._first, self._first_at = "", 0.0
+        self._first = Unchanged()
 
     @property
     def origin(self) -> str:
@@ -158,12 +157,7 @@ class ForeignTable(OwnedTable):
         """
         found = self._connection.execute(self._statements.figures, {}).fetchone()  # names have %%
         first, age, count = found or (None, None, 0)
-        if first is None:
-            self._first = ""
-            return 0.0, 0
-        if first != self._first:
-            self._first, self._first_at = first, time.monotonic()
-        return max(float(age or 0), time.monotonic() - self._first_at), int(count)
+        return max(float(age or 0), self._first.seconds(first)), int(count)
 
 
 def _array(ids: Iterable[object]) -> str:

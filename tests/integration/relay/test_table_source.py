@@ -10,6 +10,7 @@ from functools import partial
 import psycopg
 
 from outbox._kafka.groups import committed_checkpoints
+from outbox._postgres.message_table import MessageTable
 from outbox.protocol.identifiers import table_transaction_id
 from relay.table.source_table import BELOW_SECONDS
 from tests.support.harness import Service, Site, wait_until
@@ -21,6 +22,7 @@ from tests.support.message_rows import (
     insert,
     publish,
     relay_settings,
+    source_table,
     wait_empty,
     waiting,
 )
@@ -165,6 +167,22 @@ def test_discarded_rows_are_in_a_gauge_until_somebody_decides(store: Site) -> No
     execute(store, "DELETE FROM {discarded}")
     wait_until(lambda: gauge() == 0, explain=store.logs)
     assert ("outbox_relay_table_rows", frozenset(of_it.items())) in metrics(port)
+
+
+def test_a_transaction_that_keeps_dead_rows_is_seen_by_a_role_that_sees_no_session(store: Site) -> None:
+    role = store.role("relay", MessageTable(store.tables).relay_grant)
+    with source_table(store, role) as table, store.connect() as other:
+        other.execute("BEGIN; SELECT pg_current_xact_id()")
+        insert(store, "one", "two")
+        execute(store, "DELETE FROM {message}")
+
+        def is_seen() -> bool:
+            _, snapshot_seconds, *_, dead = table.figures() or [0] * 6
+            return snapshot_seconds > 0 and dead >= 2
+
+        wait_until(is_seen)
+        other.execute("COMMIT")
+        wait_until(lambda: (table.figures() or [1] * 6)[1] == 0)
 
 
 def _committed(site: Site) -> int:

@@ -112,7 +112,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def _ages() -> list[float]:
     samples = (sample for metric in metrics.TABLE_OLDEST_SECONDS.collect() for sample in metric.samples)
-    return [sample.value for sample in samples if sample.labels["source"] == "shop"]
+    shown = [sample for sample in samples if sample.labels["source"] == "shop"]
+    return [sample.value for sample in shown if sample.labels["kind"] == metrics.ROW]
 
 
 @pytest.mark.parametrize("seen", [0.0, 7.0])
@@ -121,7 +122,7 @@ def test_the_oldest_row_grows_older_while_no_relay_is_seen_to_serve_it(
 ) -> None:
     """What was seen last would hide that rows wait: an alert waits for the age."""
     thread.stop.set()
-    table_figures("shop", (seen, 1, 0, 0))
+    table_figures("shop", (seen, 0.0, 1, 0, 0, 0))
     clock.now += 5
     assert _ages() == [seen]
     table.try_own.side_effect = psycopg.OperationalError("Postgres has not answered for 70 s")
@@ -131,7 +132,7 @@ def test_the_oldest_row_grows_older_while_no_relay_is_seen_to_serve_it(
     table_figures("shop", None)  # it cannot be read
     thread._attempt()
     assert _ages() == [seen + 305]
-    table_figures("shop", (seen, 1, 0, 0))
+    table_figures("shop", (seen, 0.0, 1, 0, 0, 0))
     assert _ages() == [seen]
     table.try_own.side_effect = None
     thread._attempt()

@@ -52,11 +52,7 @@ def overview(
 
 
 def find(
-    settings: OperatorSettings,
-    key: bytes,
-    topics: Collection[str],
-    service: str | None,
-    start_ms: int | None,
+    settings: OperatorSettings, key: bytes, topics: Collection[str], service: str | None, start_ms: int | None
 ) -> KeySearch:
     """Return where the messages of a key are; without Kafka what the tables have.
 
@@ -82,10 +78,7 @@ def find(
 
 
 def story(
-    settings: OperatorSettings,
-    id_: tuple[str, int | None],
-    start_ms: int | None,
-    topics: Sequence[str] = (),
+    settings: OperatorSettings, id_: tuple[str, int | None], start_ms: int | None, topics: Sequence[str] = ()
 ) -> Findings:
     """Return what became of a transaction.
 

@@ -1,6 +1,5 @@
 """What a channel holds, as text: the same entries on a terminal and on the console's pages."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ from outbox._kafka.groups import CHECKER, RELAY, missing_member, start
 from outbox._service.output import Entry, utc
 from outbox._settings.table_names import channel_names
 from outbox.operator.state.channel_state import ChannelState, Condition, SourceState
-from outbox.operator.state.discarded import DiscardedTransaction
+from outbox.operator.state.discarded import DiscardedTransaction, sums_of
 from outbox.operator.state.story import Findings, FoundMessage
 from outbox.operator.state.unsettled_transactions import UnsettledTransaction
 from outbox.operator.state.waiting_rows import FIXES, OVERDUE, TopicState, Waits
@@ -171,9 +170,7 @@ def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKi
     if entries:
         yield Entry(title)
     if kind and len(entries) > MOST_LISTED:
-        sums = Counter((entry.service, entry.reason, entry.why_not(kind)) for entry in entries)
-        for (service, reason, refusal), count in sums.most_common():
-            yield Entry(f"{count} of {service}  {reason}", [refusal and f"NOT THESE: {refusal}"])
+        yield from dead_letter_sums(sums_of(entries), kind)
         return
     for entry in entries:
         where = f"first appended {utc(entry.appended_ms)}"
@@ -185,6 +182,14 @@ def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKi
         until = "" if entry.expires_ms is None else f"deleted by age on {utc(entry.expires_ms)} (keep_discarded_ms)"
         details = (f"{counted(entry.messages, 'message')}, {where}", why, until)
         yield Entry(f"{entry.transaction}  {entry.service}  {entry.reason}", details, entry.transaction)
+
+
+def dead_letter_sums(sums: Iterable[tuple[DiscardedTransaction, int]], kind: OpKind | None = None) -> Iterator[Entry]:
+    """Yield how many transactions are discarded, by service, reason and topic; see `dead_letters`."""
+    for one, count in sums:
+        refusal = one.why_not(kind) if kind else ""
+        why = f"NOT THESE: {refusal}" if refusal else f"the first: {one.detail}"
+        yield Entry("  ".join(filter(None, (f"{count} of {one.service}", one.reason, one.topic))), [why])
 
 
 def fields(document: Mapping[str, Any]) -> Entry:

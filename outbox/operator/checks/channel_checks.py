@@ -6,13 +6,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import (
-    admin_client,
-    broker_setting,
-    describe_topics,
-    end_offsets,
-    start_offsets,
-)
+from outbox._kafka.admin import admin_client, broker_setting, describe_topics, end_offsets, start_offsets
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.groups import RELAY, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
@@ -181,10 +175,7 @@ def _checkpoints(
 
 
 def _services(
-    kafka: Mapping[str, str],
-    admin: AdminClient,
-    description: ChannelDescription,
-    progress: Mapping[int, RelayProgress],
+    kafka: Mapping[str, str], admin: AdminClient, description: ChannelDescription, progress: Mapping[int, RelayProgress]
 ) -> Iterator[Finding]:
     """Yield whether relays and checkers run, and which real topics keep what waits."""
     channel = description.channel

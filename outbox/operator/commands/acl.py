@@ -111,11 +111,7 @@ def _allowed(settings: RightsSettings, roles: list[Role]) -> list[str] | None:
 
 
 def scope_of(
-    channel: Channel,
-    roles: list[Role],
-    topics: list[str] | None,
-    services: list[str] | None,
-    sources: list[str] | None,
+    channel: Channel, roles: list[Role], topics: list[str] | None, services: list[str] | None, sources: list[str] | None
 ) -> Scope:
     scope = Scope(channel, *(tuple(names or ()) for names in (topics, services, sources)))
     for name in scope.topics:

@@ -1,8 +1,7 @@
 """`outbox discarded`: transactions that were not delivered, halves or rows, and an operator's decisions on them."""
 
 import enum
-from collections.abc import Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from outbox.errors import UsageError
 from outbox.operator import words
 from outbox.operator.deciding.discarded_places import Choice, Discards
 from outbox.operator.settings import DecisionSettings, Given
+from outbox.operator.state.discarded import sums_of
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 
@@ -52,7 +52,9 @@ def app(
     choice = Choice([one.strip().partition("/")[0] for one in ids or ()], every, service, reason)
     if action is Action.LIST:
         of_decisions = {"--all": every, "--dry-run": dry_run, "--yes": yes, "--comment": comment}
-        _refuse({**of_decisions, "--wait-seconds": wait is not None, "--operator": "operator" in given})
+        of_decisions |= {"--wait-seconds": wait is not None, "--operator": "operator" in given}
+        if refused := ", ".join(name for name, value in of_decisions.items() if value):
+            raise UsageError(f"`outbox discarded list` decides nothing. Omit {refused}, or write deliver or drop.")
         return _list(Discards(settings), choice._replace(every=not ids), as_json=as_json)
     may_ask(yes=yes or dry_run, as_json=as_json)
     if bool(choice.ids) == every:
@@ -75,12 +77,6 @@ def app(
     return Exit.FINDINGS if is_rest else Exit.OK
 
 
-def _refuse(options: Mapping[str, object]) -> None:
-    """Refuse options of a decision that were given, by name."""
-    if given := ", ".join(name for name, value in options.items() if value):
-        raise UsageError(f"`outbox discarded list` decides nothing. Omit {given}, or write deliver or drop.")
-
-
 def _list(places: Discards, choice: Choice, *, as_json: bool) -> Exit:
     chosen, no_rows = choice.of(places.read()), [] if places.tables else [f"rows of table mode ({NO_TABLES})"]
     if as_json:
@@ -92,9 +88,11 @@ def _list(places: Discards, choice: Choice, *, as_json: bool) -> Exit:
         print_entries(words.dead_letters(listed, f"discarded transactions of channel {places.channel}"))
         if no_rows and not listed and choice == Choice(choice.ids):
             places.decision(choice, OpKind.DELIVER)  # it refuses what is nowhere
+        sums = sums_of(chain(listed, chosen))
+        print_entries(words.dead_letter_sums(sums))
         if not listed:
             read = "what could be read of " if places.unread() else ""
             print_entries([Entry(f"No discarded transaction was found in {read}channel {places.channel}.")])
-        elif more := sum(1 for _ in chosen):
+        elif more := sum(count for _, count in sums) - len(listed):
             print_entries([Entry(f"{more} more are not listed: --json")])
     return Exit.UNPROVABLE if places.unread() else Exit.OK

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from outbox.operator.reading.database_view import DatabaseView
 from outbox.operator.reading.source_report import report_tables
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.channel_state import ChannelState
+from outbox.operator.state.discarded import sums_of
 from outbox.operator.state.story import Status
 
 
@@ -89,13 +89,11 @@ class Pages:
 
     def _dead_letters(self) -> Iterable[Entry]:
         places = Discards(self.settings)
-        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for one in places.read():
-            groups[one.service, one.reason].append(one.detail)
-        for (service, reason), details in sorted(groups.items(), key=lambda group: -len(group[1])):
-            links = self._previews((Verb.DELIVER, Verb.DROP), service=service, reason=reason)
-            yield Entry(f"{len(details)} of {service}  {reason}", [f"the first: {details[0]}"], links=links)
-        if not groups:
+        sums = sums_of(places.read())
+        for (one, _), entry in zip(sums, words.dead_letter_sums(sums), strict=True):
+            target = {"service": one.service, "reason": one.reason}
+            yield entry._replace(links=self._previews(_VERBS[Status.DISCARDED], **target))
+        if not sums:
             yield Entry("none was found")
         yield from (Entry(f"not read: {place}") for place in places.unread())
 

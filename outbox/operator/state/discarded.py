@@ -1,10 +1,15 @@
 """A transaction that was not delivered, of halves or of rows. Pure."""
 
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.op import OpKind
+
+_TOPIC = re.compile(r"\btopic ([\w.-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,12 @@ class DiscardedTransaction:
             manifest=manifest,
         )
 
+    @property
+    def topic(self) -> str:
+        """Return the real topic that its detail names; empty: none."""
+        named = _TOPIC.search(self.detail)
+        return named[1] if named else ""
+
     def why_not(self, kind: OpKind) -> str:
         """Return why an operator cannot decide so (DELIVER or ROLLBACK); empty if he can."""
         if self.reason == DiscardReason.UNDECIDED:
@@ -54,3 +65,13 @@ class DiscardedTransaction:
         if self.manifest is None:
             return "its rows are malformed, and would be discarded again: it can only be dropped"
         return "it cannot be parsed, so it has no known target: it can only be dropped"
+
+
+def sums_of(entries: Iterable[DiscardedTransaction]) -> list[tuple[DiscardedTransaction, int]]:
+    """Return the first of each service, reason and topic, with how many there are; the most numerous first."""
+    firsts: dict[tuple[str, str, str], DiscardedTransaction] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for one in entries:
+        counts[of := (one.service, one.reason, one.topic)] += 1
+        firsts.setdefault(of, one)
+    return [(firsts[of], count) for of, count in counts.most_common()]

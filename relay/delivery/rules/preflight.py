@@ -149,7 +149,7 @@ def inspect_target(
     if is_internal_topic(target.topic, channel) or (topic is not None and topic.internal):
         return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {target.topic} is internal")
     if not allowed.allows(service, target.topic):
-        return Finding(DiscardReason.FORBIDDEN, f"service {service} may not write to {target.topic}")
+        return Finding(DiscardReason.FORBIDDEN, f"service {service} may not write to topic {target.topic}")
     if allowed.protects(service, target.topic):
         return Finding(DiscardReason.PLATFORM_TOPIC, f"topic {target.topic} is named as one of another platform")
     return None if topic is not None and topic.takes(target.partition) else _inspect_topic(target, topic)

@@ -46,6 +46,7 @@ def _to_the_preview(page: Browser, address: str, state: str, verb: str) -> None:
     """Find, story, preview; each page within its time."""
     page.open(address)
     assert "Table sources" in page.text()
+    assert state != "discarded" or "1 of orders  TOPIC_MISSING" in page.text()
     page.type("Key", KEY)
     for step, seen in (("", "searched databases"), ("story", f"{state}: "), (f"preview: {verb}", "Reason")):
         began = time.monotonic()

@@ -49,6 +49,7 @@ def _operators_ops(site: Site) -> list[OpEntry]:
 
 def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: HalfOutbox) -> None:
     first, second = _refused(site, outbox, "one", "two")
+    assert f"\n2 of orders  TOPIC_MISSING  {site.topic('gone')}\n" in run_command(site, "discarded").stdout
     early = run_command(site, "discarded", "deliver", first, "--yes", "--wait-seconds", "1")
     assert early.returncode == Exit.FINDINGS
     assert "0 of 1 have left" in early.stdout

@@ -88,6 +88,7 @@ def test_discarded_list_leaves_out_removed_and_limits(place: Site, monkeypatch: 
     code, printed = call_command(discarded.app, place, *words, environ={"COLUMNS": "80"})
     assert (code, ids[1] in printed, ids[2] in printed) == (Exit.OK, True, False)
     assert "2 more are not listed: --json" in printed
+    assert "3 of orders  INCOMPLETE" in printed, "the sums have them all"
     assert max(map(len, printed.splitlines()[1:])) <= 80  # the first is a sentence about what was not looked at
 
 

@@ -126,7 +126,7 @@ def test_a_restart_under_load_takes_a_new_list(site: Site, tmp_path: Path) -> No
     assert [record.value for record in site.read("a")] == [b"1", b"4"]
     assert [record.value for record in site.read("rows")] == [b"1"]
     a = site.topic("a")
-    assert running.forbidden() == [f"service {service} may not write to {a}" for service in ("stock", "orders")]
-    assert running.refused_rows() == [f"service orders may not write to {site.topic('rows')}"]
+    assert running.forbidden() == [f"service {service} may not write to topic {a}" for service in ("stock", "orders")]
+    assert running.refused_rows() == [f"service orders may not write to topic {site.topic('rows')}"]
     assert not doubled([*site.read("a", "rows"), *steady])
     assert relay.terminate() == Exit.OK

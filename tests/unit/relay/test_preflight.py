@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 
 from outbox._rules.topic_description import Replicas, TopicDescription
+from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, user_headers
@@ -97,6 +98,9 @@ def test_one_bad_message_stops_its_whole_transaction(bad: Half, reason: DiscardR
     assert found is not None
     assert found.reason is reason
     assert str(bad.value) not in found.detail, "no payload in a log"
+    told = DiscardedTransaction.of(to_manifest(committed(good, bad), found, TOPIC_ID, PARTITION), 1)
+    assert bad.control is not None
+    assert told.topic == bad.control.topic, "sums name it"
     assert finding(good) is None
 
 
@@ -113,7 +117,7 @@ def test_forbidden_target_is_found_even_if_topic_is_missing() -> None:
     allowed = AllowList({"shop": ("orders",)})
     for name in ("compacted", "missing"):
         found = inspect(committed(message(1, 0), message(2, 1, name)), TOPICS, CHANNEL, None, allowed)
-        assert found == Finding(DiscardReason.FORBIDDEN, f"service shop may not write to {name}")
+        assert found == Finding(DiscardReason.FORBIDDEN, f"service shop may not write to topic {name}")
     assert inspect(committed(message(1, 0)), TOPICS, CHANNEL, None, allowed) is None
 
 

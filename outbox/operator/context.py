@@ -45,10 +45,10 @@ class OperatorContext:
     def refusing(self, topics: Collection[str]) -> list[TopicState]:
         return refusing(self._admin, topics)
 
-    def gather(self, choice: Choice, keep: int) -> tuple[Gathering, list[Gap]]:
-        """Read what is unsettled, and return it with what was not read."""
+    def gather(self, choice: Choice, keep: int, *only: int) -> tuple[Gathering, list[Gap]]:
+        """Read what is unsettled, of all half partitions or only some, and return it with what was not read."""
         gathering = Gathering(-(-HALVES // max(self.channel.partitions, 1)), choice, keep)
-        return gathering, ChannelReader(self.kafka, self.channel, gathering).gather()
+        return gathering, ChannelReader(self.kafka, self.channel, gathering).gather(*only)
 
 
 def parse_id(text: str) -> tuple[str, int | None]:

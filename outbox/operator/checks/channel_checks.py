@@ -130,9 +130,8 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
     name = "offsets.retention.minutes"
     minutes = broker_setting(admin, name)
     if minutes is None:
-        yield Finding(
-            f"contract: {Rule.OFFSETS_RETENTION}", "", f"not checked: {name} needs DESCRIBE_CONFIGS on the cluster"
-        )
+        unchecked = f"not checked: {name} needs DESCRIBE_CONFIGS on the cluster"
+        yield Finding(f"contract: {Rule.OFFSETS_RETENTION}", "", unchecked)
     elif problem := offsets_problem(half, int(minutes)):
         yield _broken(problem)
 
@@ -141,7 +140,7 @@ def examine_channel(kafka: Mapping[str, str], channel: Channel, *, services: boo
     """Yield what is wrong with the checkpoints, and with `services` whether relays and checkers run."""
     admin = admin_client(kafka)
     description = verify_channel(admin, channel)
-    progress, unread = read_progress(kafka, description)
+    progress, unread = read_progress(kafka, description, description.numbers())
     yield from (Finding("checkpoints", str(gap), _WAY_ON) for gap in unread)
     yield from _checkpoints(admin, description, progress)
     if services:
@@ -162,10 +161,9 @@ def _checkpoints(
             if topic not in starts or topic not in ends:
                 found.append(Finding(what, f"the offsets of {topic}/{number} cannot be read", "try again"))
             elif not starts[topic][number] <= first <= last <= ends[topic][number]:
-                there = (
-                    f"needs offsets {first} to {last}, and there are {starts[topic][number]} to {ends[topic][number]}"
-                )
-                problem = f"the checkpoint of {topic}/{number} is outside the topic: it {there}"
+                there = f"and there are {starts[topic][number]} to {ends[topic][number]}"
+                needs = f"the checkpoint of {topic}/{number} is outside the topic: it needs offsets {first} to {last}"
+                problem = f"{needs}, {there}"
                 found.append(Finding(what, problem, _WAY_ON_HALF if topic == description.half.name else _WAY_ON_OP))
         unsettled = sum(map(len, half.unsettled))
         waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"

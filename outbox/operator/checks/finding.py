@@ -20,11 +20,9 @@ class Finding:
         return not self.problem
 
     def entry(self) -> Entry:
-        return (
-            Entry(f"ok  {self.what}  {self.fix}")
-            if self.fine
-            else Entry(f"!!  {self.what}  {self.problem}", [self.fix])
-        )
+        if self.fine:
+            return Entry(f"ok  {self.what}  {self.fix}")
+        return Entry(f"!!  {self.what}  {self.problem}", [self.fix])
 
     def document(self) -> dict[str, object]:
         finding, fix = (self.fix, None) if self.fine else (self.problem, self.fix)

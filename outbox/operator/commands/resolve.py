@@ -1,5 +1,6 @@
 """`outbox resolve`: an operator decides undecided transactions, in their database first."""
 
+import time
 from typing import Annotated, Any
 
 import typer
@@ -52,28 +53,20 @@ def app(
     settings = DecisionSettings(**given)
     context = OperatorContext(settings, settings.operator)
     least = settings.transaction_timeout_ms if min_age_ms is None else min_age_ms
-    age = least if id_ else max(least, parse_duration(older_than))
+    until = time.time_ns() // 1_000_000 - (least if id_ else max(least, parse_duration(older_than)))
     kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
     with show_records_read():
-        case = Resolution(context, kind, incarnation, age, id_, service)
-        case.find()
-    if case.possible() and not dry_run:
-        if not yes:
-            _ask(case)
-        if case.possible():
-            case.decide(reason)
-    document = case.document()
+        case = Resolution(context, kind, incarnation, until, id_, service)
+        document = case.look(reason if yes and not dry_run else "")
+    if not yes and not dry_run and (document.get("possible") or document.get("outcome") == "possible"):
+        print_entries(words.decisions(document))
+        what = case.consequence() if id_ else f"{document['possible']} transactions will be rolled back for good"
+        if not typer.confirm(f"{what}. Go on?"):
+            return Exit.OK
+        document = case.look(reason)  # again: the answer may have taken long
     show(document, words.decisions(document), as_json=as_json)
-    return Exit.OK if case.is_whole() else Exit.FINDINGS
-
-
-def _ask(case: Resolution) -> None:
-    """Ask the operator; one transaction is looked at again afterwards: the answer may have taken long."""
-    print_entries(words.decisions(case.document()))
-    if not typer.confirm(f"{case.consequence()}. Go on?"):
-        raise SystemExit(Exit.OK)
-    if case.id is not None:
-        case.find()
+    is_left = document["outcome"] == "refused" if id_ else document["refused"] or document["not_read"]
+    return Exit.FINDINGS if is_left else Exit.OK
 
 
 def _chosen(transaction: str | None, service: str | None, *, every: bool) -> str | None:

@@ -2,6 +2,7 @@
 
 import enum
 import shlex
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,14 +100,8 @@ def _of_dead_letters(settings: DecisionSettings, user: str, verb: Verb, target: 
 
 def _of_undecided(settings: DecisionSettings, user: str, verb: Verb, id_: str) -> _Parts:
     kind = OpKind.COMMIT if verb is Verb.COMMIT else OpKind.ROLLBACK
-    case = Resolution(OperatorContext(settings, user), kind, None, settings.transaction_timeout_ms, id_)
-    case.find()
-
-    def make(reason: str) -> Sequence[Entry]:
-        case.find()  # the page may have been open for long
-        if case.possible():
-            case.decide(reason)
-        return list(words.decisions(case.document()))
-
+    until = time.time_ns() // 1_000_000 - settings.transaction_timeout_ms
+    case = Resolution(OperatorContext(settings, user), kind, None, until, id_)
+    decisions = list(words.decisions(case.look()))
     intention = [Entry(case.consequence())] if case.possible() else []
-    return case.possible(), [*intention, *words.decisions(case.document())], make
+    return case.possible(), [*intention, *decisions], lambda reason: list(words.decisions(case.look(reason)))

@@ -5,6 +5,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from outbox._failpoints import failpoint
@@ -85,50 +86,69 @@ class Resolution:
 
     Args:
         gone: An incarnation of their database that the operator confirms as lost for good.
-        min_age: What is younger, in ms, is left to its application.
+        until: What was appended later, ms since 1970, is left to its application.
         id: The only transaction; None: all of the service.
+        only: The half partitions that are looked at; none: all.
     """
 
     context: OperatorContext
     kind: OpKind
     gone: str | None
-    min_age: int
+    until: int
     id: str | None = None
     service: str | None = None
+    only: Sequence[int] = ()
 
     cases: list[Case] = field(default_factory=list)
     unread: Sequence[Gap] = ()
 
+    def look(self, reason: str = "") -> dict[str, Any]:
+        """Look the transactions up, decide them if there is a reason, and return all of it, under stable names.
+
+        Those of a service are taken by half partition: all of them at once take too much memory.
+        """
+        if self.id is None and not self.only:
+            return self._sum([replace(self, only=(number,)).look(reason) for number in self.context.channel.numbers()])
+        self.find()
+        if reason and self.possible():
+            self.decide(reason)
+        return self.document()
+
+    def _sum(self, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        refused: Counter[tuple[SourceState, str]] = sum((part["refused"] for part in parts), Counter())
+        return {
+            "channel": self.context.channel.channel.name,
+            "service": self.service,
+            "decision": self.kind.name,
+            **{name: sum(part[name] for part in parts) for name in ("found", "possible", "decided")},
+            "refused": [
+                {"standing": str(standing), "transactions": count, "why": why}
+                for (standing, why), count in refused.most_common()
+            ],
+            "not_read": list(chain.from_iterable(part["not_read"] for part in parts)),
+        }
+
     def find(self) -> None:
         """Look up the transactions and their states, without writing anything."""
-        now = time.time_ns() // 1_000_000
-        choice = Choice(self.id) if self.id else Choice(None, self.service, now - self.min_age)
-        gathering, self.unread = self.context.gather(choice, sys.maxsize)
-        if self.id:
-            found = [self._only(gathering)]
-        else:
-            found = [one for one in gathering.oldest() if one.decision is None or one.disputed]
+        choice = Choice(self.id) if self.id else Choice(None, self.service, self.until)
+        gathering, self.unread = self.context.gather(choice, sys.maxsize, *self.only)
+        every = [self._only(gathering)] if self.id else gathering.oldest()
+        found = [one for one in every if self.id or one.decision is None or one.disputed]
         listeners = {one.partition for one in found if one.truth is Truth.LISTENER}
         if left := [one for one in self.unread if one.partition in listeners]:
             raise NotDecided(f"The answers of listeners are not known: {left[0].place} was not read", Exit.UNPROVABLE)
         parked = frozenset(one.id for one in found if one.parked)
         self.cases = self._judged(found, parked.intersection)
         for case in self.cases:
-            is_young = now - case.found.first_append_time < self.min_age
+            is_young = case.found.first_append_time > self.until
             if is_young and case.seen.standing in {SourceState.NO_ROW, SourceState.LISTENER}:
                 case.ruling = YOUNG
 
     def possible(self) -> int:
         return sum(not case.is_refused for case in self.cases)
 
-    def is_whole(self) -> bool:
-        """Return whether nothing was refused or left out."""
-        return self.possible() == len(self.cases) and (self.id is not None or not self.unread)
-
     def consequence(self) -> str:
-        """Return what would happen, for the confirmation prompt."""
-        if self.id is None:
-            return f"{self.possible()} transactions will be rolled back for good"
+        """Return what would happen to the only one, for the confirmation prompt."""
         case = self.cases[0]
         if case.seen.row is not None:
             return "the op marker is sent again"
@@ -224,20 +244,13 @@ class Resolution:
         return set(undecided).intersection(ids)
 
     def document(self) -> dict[str, Any]:
-        """Return all of it, under stable names: one transaction, or numbers."""
+        """Return the only transaction, or numbers."""
         if self.id is not None:
             return self.cases[0].document(self.kind)
-        refused = Counter((case.seen.standing, case.ruling.why) for case in self.cases if case.is_refused)
         return {
-            "channel": self.context.channel.channel.name,
-            "service": self.service,
-            "decision": self.kind.name,
             "found": len(self.cases),
             "possible": self.possible(),
             "decided": sum(case.sent is not None for case in self.cases),
-            "refused": [
-                {"standing": str(standing), "transactions": count, "why": why}
-                for (standing, why), count in refused.most_common()
-            ],
+            "refused": Counter((case.seen.standing, case.ruling.why) for case in self.cases if case.is_refused),
             "not_read": self.unread,
         }

@@ -37,10 +37,10 @@ class RelayProgress(NamedTuple):
 
 
 def read_progress(
-    kafka: Mapping[str, str], channel: ChannelDescription
+    kafka: Mapping[str, str], channel: ChannelDescription, numbers: Sequence[int]
 ) -> tuple[Mapping[int, RelayProgress], Sequence[Gap]]:
-    """Return checkpoints by partition, and the partitions without one that can be trusted; no group is joined."""
-    half, op, verdict, numbers = channel.half, channel.op, channel.verdict, range(channel.partitions)
+    """Return checkpoints by partition, of some, and the partitions without one that can be trusted; no group is joined."""
+    half, op, verdict = channel.half, channel.op, channel.verdict
     places = [(topic.name, number) for topic in (half, op, verdict) for number in numbers]
     committed = committed_checkpoints(kafka, channel.channel.relay_group, places)
     progress: dict[int, RelayProgress] = {}
@@ -84,16 +84,17 @@ class ChannelReader:
     most: int = RECORDS
     unread: list[Gap] = field(default_factory=list)
 
-    def gather(self) -> list[Gap]:
-        """Read all of it; return what was not read, because it was too much or cannot be read."""
-        progress, unread = read_progress(self.kafka, self.channel)
-        if unread and not progress:
+    def gather(self, *only: int) -> list[Gap]:
+        """Read it, of all half partitions or only some; return what was not, because it was too much, or damaged."""
+        numbers = only or self.channel.numbers()
+        progress, unread = read_progress(self.kafka, self.channel, numbers)
+        if unread and not progress and not only:
             raise UnsafeError(f"{unread[0].place} cannot be read: {unread[0].why}")
         self.unread += unread
         with SpanReader(self.kafka, self.channel.channel.relay_group) as reader:
             for number, found in progress.items():
                 self._read_halves(reader, number, found.half)
-            for manifest in read_manifests(self.kafka, self.channel, self._cannot_read):
+            for manifest in read_manifests(self.kafka, self.channel, self._cannot_read, numbers):
                 self.gathering.add_manifest(manifest)
             if self.gathering.sums:
                 self._read_ops(reader, progress)

@@ -17,15 +17,16 @@ def read_manifests(
     kafka: Mapping[str, str],
     channel: ChannelDescription,
     cannot_read: Callable[[Message, ProtocolError], None] | None = None,
+    numbers: Iterable[int] | None = None,
 ) -> Iterator[Manifest]:
     """Read the manifests in the discard topic, one at a time, up to its present end as far as it is committed.
 
     The topic is read twice: first for the place of the last record of each manifest's key, then for these records.
     Only the keys and places are kept in memory. `cannot_read` is called with a manifest's record that is of a newer
-    format, or none; the others follow. Without it the first one ends the reading.
+    format, or none; the others follow. Without it the first one ends the reading. `numbers`: only of these partitions.
     """
     with SpanReader(kafka, channel.channel.relay_group) as reader:
-        spans = [reader.whole(channel.discard.name, number) for number in range(channel.partitions)]
+        spans = [reader.whole(channel.discard.name, number) for number in numbers or channel.numbers()]
         last = _last_manifests(reader.read(spans))
         for message in reader.read(spans) if last else ():
             if last.get(message.key() or b"") == _place(message):

@@ -66,10 +66,9 @@ def search_tables(
         try:
             with opened_table(source, settings) as view:
                 look(source, view)
+            coverage.databases.append(source)
         except ConfigurationError as error:
             coverage.miss(f"table source {source}", str(error), is_fault=True)
-        else:
-            coverage.databases.append(source)
 
 
 class LocalSearch(NamedTuple):
@@ -323,14 +322,13 @@ class KeySearch(Coverage):
 
     def halves(self, kafka: Mapping[str, str], channel: ChannelDescription, *only: int) -> None:
         """Search the halves that are not settled, in all half partitions or only some."""
-        progress, unread = read_progress(kafka, channel)
-        numbers = set(only or range(channel.partitions))
-        self.unread += (gap for gap in unread if gap.partition in numbers)
+        progress, unread = read_progress(kafka, channel, only or channel.numbers())
+        self.unread += unread
         with SpanReader(kafka, channel.channel.relay_group) as reader:
             walk = Walk(reader, self)
-            for number in progress.keys() & numbers:
+            for number, found in progress.items():
                 whole = reader.whole(channel.half.name, number)
-                for span, is_unsettled in unsettled_spans(whole, progress[number].half):
+                for span, is_unsettled in unsettled_spans(whole, found.half):
                     walk.read([span], partial(self._take_half, is_unsettled))
 
     def channel_topics(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:

@@ -279,9 +279,8 @@ def _without_rows(found: Findings) -> Conclusion:
     outcome = found.outcome()
     if outcome is None:
         known = ", ".join(f"{source}: {outcome}" for source, outcome in sorted(found.outcomes.items()))
-        return Conclusion(
-            Status.NOT_FOUND, f"no row of it is left, and its xid is one of several databases ({known}): name its topic"
-        )
+        why = f"no row of it is left, and its xid is one of several databases ({known}): name its topic"
+        return Conclusion(Status.NOT_FOUND, why)
     if outcome is Status.OPEN:
         where = ", ".join(f"pid {pid} in the database of {source}" for source, pid in found.backends.items())
         return Conclusion(outcome, f"its local transaction is open{f' ({where})' if where else ''}: COMMIT decides")

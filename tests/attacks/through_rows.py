@@ -48,12 +48,7 @@ THROUGH_ROWS = (
     _row("a row whose topic is no name", _NO_ROW, topic="../orders"),
     _row("a row with a reserved header", _NO_ROW, header_names=["outbox-id"], header_values=[b"x"]),
     _row("a row with names of headers and no values", _NO_ROW, header_names=["a"]),
-    _row(
-        "a row whose headers have two dimensions",
-        _NO_ROW,
-        header_names=[["a", "b"]],
-        header_values=[[b"x", b"y"]],
-    ),
+    _row("a row whose headers have two dimensions", _NO_ROW, header_names=[["a", "b"]], header_values=[[b"x", b"y"]]),
     _row("a row with a negative timestamp", _NO_ROW, timestamp=-1),
     _row("a row of 2 MB", "TOO_LARGE", value=bytes(2 * MEGABYTE)),
     _row("a row of 65 MB", _NO_ROW, value=bytes(65_000_000)),

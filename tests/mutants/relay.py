@@ -27,13 +27,7 @@ from relay.delivery.rules.preflight import LookAgain, RealTopic, T, inspect, ref
 from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import Volume
 from relay.delivery.sending import Blame, Refusals
-from relay.delivery.transactional_delivery import (
-    OFFSETS_SECONDS,
-    Ready,
-    TransactionalDelivery,
-    _is_suspicious,
-    at_once,
-)
+from relay.delivery.transactional_delivery import OFFSETS_SECONDS, Ready, TransactionalDelivery, _is_suspicious, at_once
 from relay.half.kafka.half_reader import keepable
 from relay.half.ledger.op_decisions import Waiting
 from relay.half.partitions.ownership import Halts, Stalls, _Progress

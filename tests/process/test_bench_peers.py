@@ -8,11 +8,7 @@ import pytest
 
 from benchmarks.draining import check_each_once, drain_of
 from benchmarks.peers.contest import Peers, compete
-from benchmarks.peers.debezium_settings import (
-    DEFAULT,
-    TUNED,
-    connector_properties,
-)
+from benchmarks.peers.debezium_settings import DEFAULT, TUNED, connector_properties
 from benchmarks.peers.jars import CONNECT_LOCK, DEBEZIUM_LOCK, ROCKETMQ_LOCK
 from benchmarks.peers.jvm import PeerError
 from outbox._jars.lock_file import read_lock

@@ -15,14 +15,7 @@ from benchmarks.results_file import LATEST, write_json
 from benchmarks.whole.check import main as check
 from benchmarks.whole.comparison import regressions
 from benchmarks.whole.merge import Outcome, merge
-from benchmarks.whole.plan import (
-    DEMANDED,
-    NOT_AT_ALL,
-    RUN_ALONE,
-    Mode,
-    Step,
-    steps,
-)
+from benchmarks.whole.plan import DEMANDED, NOT_AT_ALL, RUN_ALONE, Mode, Step, steps
 from tests.support.reports import PLACE
 
 DEMANDED_FIELDS = {"name", "ours", "unit", "baseline", "baseline_value", "ratio", "target", "met", "runs", "spread"}

@@ -455,10 +455,7 @@ def test_two_phase_sessions_are_refused(place: Place) -> None:
     with Session(place.engine, twophase=True) as session, pytest.raises(UsageError, match=expected):
         place.publish(session, topic, "v")
     with place.engine.connect() as connection, connection.begin():
-        with (
-            pytest.raises(UsageError, match="Commit it or roll it back first"),
-            _half(place).transaction(connection),
-        ):
+        with pytest.raises(UsageError, match="Commit it or roll it back first"), _half(place).transaction(connection):
             pass
         connection.rollback()
 

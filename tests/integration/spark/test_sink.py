@@ -191,10 +191,7 @@ def test_tasks_may_only_stage_and_the_driver_reads_no_message(sunk: Sunk, tmp_pa
     sunk.sink(**given).publish([staged], 0, is_stream=False)
     assert sunk.published() == ["a"]
     for role, table in ((executor, "staged"), (executor, "message"), (driver, "message")):
-        with (
-            psycopg.connect(sunk.url_of(role)) as connection,
-            pytest.raises(psycopg.errors.InsufficientPrivilege),
-        ):
+        with psycopg.connect(sunk.url_of(role)) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute(f"SELECT value FROM {sunk.site.name}_{table}".encode())
 
 

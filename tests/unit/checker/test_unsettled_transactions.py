@@ -20,13 +20,7 @@ from outbox.protocol.positions import Positions
 TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 
 
-def _half(
-    offset: int,
-    id_: str = "a",
-    position: int = 0,
-    partition: int = 0,
-    service: str = "orders",
-) -> Half:
+def _half(offset: int, id_: str = "a", position: int = 0, partition: int = 0, service: str = "orders") -> Half:
     control = HalfControl("real", -1, id_, position, service, Truth.ROW, HalfOptions(incarnation="today"))
     return Half(partition, offset, 1_000 + offset, control)
 

@@ -12,12 +12,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
-from confluent_kafka.serialization import (
-    DoubleSerializer,
-    IntegerSerializer,
-    MessageField,
-    SerializationContext,
-)
+from confluent_kafka.serialization import DoubleSerializer, IntegerSerializer, MessageField, SerializationContext
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel

@@ -39,10 +39,7 @@ def test_roles_get_what_they_need_and_no_more() -> None:
         'GRANT SELECT, INSERT, UPDATE ON "shop"."our_meta" TO "one"',
         'GRANT SELECT, UPDATE ON "shop"."our_fence" TO "one"',
     ]
-    assert inbox.consumer_grant("one").statements() == [
-        usage,
-        'GRANT SELECT, INSERT ON "shop"."our_inbox" TO "one"',
-    ]
+    assert inbox.consumer_grant("one").statements() == [usage, 'GRANT SELECT, INSERT ON "shop"."our_inbox" TO "one"']
 
 
 def test_the_roles_of_table_mode_get_what_they_need_and_no_more() -> None:

@@ -22,13 +22,7 @@ def _records(*offsets: int) -> list[Message]:
     return [Message("half", 0, offset, None, b"", [], None, (2, 0)) for offset in offsets]
 
 
-@pytest.mark.parametrize(
-    "come",
-    [
-        lambda arrivals: arrivals.feed(_records(0, 1), _records(0)),
-        Arrivals.stop,
-    ],
-)
+@pytest.mark.parametrize("come", [lambda arrivals: arrivals.feed(_records(0, 1), _records(0)), Arrivals.stop])
 def test_a_rest_ends_early_for_a_full_batch_and_for_a_stop(come: Callable[[Arrivals], None]) -> None:
     arrivals, rested = Arrivals(), threading.Event()
 

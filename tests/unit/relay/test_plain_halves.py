@@ -98,13 +98,7 @@ def test_a_half_waits_for_a_moment_then_all_before_it_go_to_the_ledger() -> None
 
 
 @pytest.mark.parametrize(
-    "odd",
-    [
-        [half(2, 2, 1)],
-        [half(2, 2), half(3, 2)],
-        [damaged(2)],
-    ],
-    ids=["another position", "twice", "malformed"],
+    "odd", [[half(2, 2, 1)], [half(2, 2), half(3, 2)], [damaged(2)]], ids=["another position", "twice", "malformed"]
 )
 def test_what_is_not_plain_goes_to_the_ledger_behind_all_before_it(odd: list[Half]) -> None:
     ledger = waiting(half(0, 0), half(1, 1), *odd, half(4, 4))

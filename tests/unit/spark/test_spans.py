@@ -83,10 +83,7 @@ PROGRESS = Progress(
 )
 
 
-@pytest.mark.parametrize(
-    "progress",
-    [PROGRESS, replace(PROGRESS, gaps=(Gap("orders", 0, 10, 14),), by_operator=True)],
-)
+@pytest.mark.parametrize("progress", [PROGRESS, replace(PROGRESS, gaps=(Gap("orders", 0, 10, 14),), by_operator=True)])
 def test_progress_is_read_as_it_was_written(progress: Progress) -> None:
     assert Progress.parse(progress.encode()) == progress
 

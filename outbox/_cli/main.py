@@ -73,17 +73,13 @@ _SQL_ALONE = "The SQL of the tables needs none: python -c 'import outbox; print(
 GROUP = "outbox.commands"
 _URL_OPTIONS = ("--postgres-url", "--table")
 # Subcommands of kafka-transactional-outbox-services, and the extra that brings what each needs.
-_EXTRAS = {
-    "audit": "spark",
-    "checker": "checker",
-    "land": "spark",
-    "relay": "relay",
-    "stack": "stack",
-}
+_EXTRAS = {"audit": "spark", "checker": "checker", "land": "spark", "relay": "relay", "stack": "stack"}
 
 
 def main() -> NoReturn:
     """Run a subcommand, and end the process."""
+    if os.getpid() == 1:  # of a container: the kernel gives it no signal that it does not handle
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     run_and_end(run_subcommand)
 
 

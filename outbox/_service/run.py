@@ -22,22 +22,12 @@ S = TypeVar("S", bound=ServiceSettings)
 Make = Callable[[S, ServiceControl], Service]
 
 
-def run_service(
-    settings_type: type[S],
-    given: Mapping[str, Any],
-    metrics: MetricTable,
-    make: Make[S],
-) -> None:
+def run_service(settings_type: type[S], given: Mapping[str, Any], metrics: MetricTable, make: Make[S]) -> None:
     """Run a service until SIGTERM or SIGINT, for one channel or for several (R66)."""
     guarded(partial(_serve, settings_type, given, metrics, make))
 
 
-def _serve(
-    settings_type: type[S],
-    given: Mapping[str, Any],
-    metrics: MetricTable,
-    make: Make[S],
-) -> None:
+def _serve(settings_type: type[S], given: Mapping[str, Any], metrics: MetricTable, make: Make[S]) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
     channels = load_all(settings_type, given)
     first = next(iter(channels.values()))

@@ -1,8 +1,10 @@
 """A command ends with its exit code, whether or not its threads have ended and its output can be written (R64)."""
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +150,19 @@ run_and_end({act})
 def test_a_process_without_standard_output_ends_with_its_exit_code() -> None:
     ended = _run(f"{_END}import sys\nsys.stdout = sys.stderr = None\nrun_and_end(lambda: sys.exit(Exit.UNSAFE))")
     assert ended.returncode == Exit.UNSAFE
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes a process the first one of a namespace")
+def test_a_command_that_is_the_first_process_of_a_container_ends_when_asked() -> None:
+    wait = "cli.run_subcommand = lambda: (print(os.getpid(), flush=True), time.sleep(60)); cli.main()"
+    program = f"import os, time; from outbox._cli import main as cli; {wait}"
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as outside:
+        assert outside.stdout is not None
+        assert outside.stdout.readline() == "1\n"
+        (inside,) = Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split()
+        os.kill(int(inside), signal.SIGTERM)
+        assert outside.wait(_SECONDS) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("service", ["relay", "checker"])

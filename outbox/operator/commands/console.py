@@ -2,6 +2,7 @@
 
 import getpass
 import signal
+import sys
 from typing import Annotated, Any
 
 import structlog
@@ -49,6 +50,6 @@ def app(
     typer.echo(f"http://{listen}/{login}")
     log.info("Console serves", channel=settings.channel, can_decide=operator is not None, proxy=proxy or None)
     served = WebConsole(settings, operator, access).app()
-    signal.signal(signal.SIGTERM, lambda *_: None)  # after its end the server raises the signal once more
-    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
-    uvicorn.run(served, host=host, port=int(port), proxy_headers=False, **quiet)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # before it serves; and when the server has ended of it
+    options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
+    uvicorn.run(served, host=host, port=int(port), timeout_graceful_shutdown=20, **options)  # s, for open requests

@@ -39,7 +39,7 @@ class RelayProgress(NamedTuple):
 def read_progress(
     kafka: Mapping[str, str], channel: ChannelDescription, numbers: Sequence[int]
 ) -> tuple[Mapping[int, RelayProgress], Sequence[Gap]]:
-    """Return checkpoints by partition, of some, and the partitions without one that can be trusted; no group is joined."""
+    """Return checkpoints by partition, and the partitions without one that can be trusted; no group is joined."""
     half, op, verdict = channel.half, channel.op, channel.verdict
     places = [(topic.name, number) for topic in (half, op, verdict) for number in numbers]
     committed = committed_checkpoints(kafka, channel.channel.relay_group, places)

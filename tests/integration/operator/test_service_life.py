@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from outbox import HalfOutbox, Message
 from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpKind, OpSource
 from tests.integration.relay.test_kill_relay import is_serving, numbered
-from tests.support import message_rows
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import run_command
-from tests.support.harness import WAIT_SECONDS, Service, Site, doubled, wait_until
+from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.probes import free_port, get, metric
 
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200", "OUTBOX_BATCH_MESSAGES": "100"}
@@ -122,18 +120,6 @@ def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site,
         service.process.send_signal(signal.SIGINT)
         assert service.wait() in {Exit.OK, -signal.SIGTERM, -signal.SIGINT}, service.output()
         assert "Traceback" not in service.output()
-
-
-def test_a_relay_whose_table_source_waits_for_a_silent_database_ends_when_asked(site: Site, outbox: HalfOutbox) -> None:
-    assert outbox.settings.service == "orders"
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/shop"
-        relay = site.relay(extra=message_rows.relay_settings(site, {"dsn": url}))
-        silent.settimeout(WAIT_SECONDS)
-        connection, _ = silent.accept()
-        with connection:
-            assert relay.terminate() == Exit.OK, relay.output()
-    assert "Traceback" not in relay.output()
 
 
 def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(site: Site, outbox: HalfOutbox) -> None:

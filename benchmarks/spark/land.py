@@ -20,7 +20,8 @@ from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from outbox._settings.of_jobs import LandSettings
 from spark_jobs.landing.job import land, read
-from spark_jobs.tables.delta_output import FORMAT, RECORDS
+from spark_jobs.tables.delta_output import RECORDS
+from spark_jobs.tables.delta_table import FORMAT
 from tests.land_torture.naive import append_all
 from tests.support.harness import Site
 
@@ -135,7 +136,7 @@ def _landed(spark: SparkSession, settings: LandSettings) -> int:
 
 def _drop(spark: SparkSession, settings: LandSettings) -> Count:
     stream = read(spark, settings).writeStream.format("noop").trigger(availableNow=True)
-    query = stream.option("checkpointLocation", settings.checkpoint_path).start()
+    query = stream.option("checkpointLocation", settings.checkpoint).start()
     query.awaitTermination()
     return lambda: sum(int(batch["numInputRows"]) for batch in query.recentProgress)
 

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from outbox._security.secret_files import with_secrets
-from outbox._settings.declared import CheckedDatabases, KafkaSettings, LogSettings, matching
+from outbox._settings.declared import CheckedDatabases, KafkaSettings, LogSettings
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.setting import PAIR, REQUIRED, setting
 from outbox.protocol.names import is_topic_name
 
 READ_COMMITTED = "read_committed"
-
-_ID = matching(r"([a-z0-9][a-z0-9_-]{0,99})?", "use at most 100 of a-z, 0-9, '_' and '-', a letter or digit first")
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -27,27 +25,17 @@ def _check_topics(text: str) -> None:
 
 
 class SparkSettings(LogSettings):
-    """What every job has: its id, and settings of Spark."""
+    """What every job has: a name, and settings of Spark."""
 
     JOB: ClassVar[str]
-    """The job's id by default."""
+    """The job's command."""
 
-    job_id: str = setting(
-        "",
-        "Id of the job: in the names of its application, query, checkpoint and Kafka groups. Default: its command.",
-        check=_ID,
-    )
     spark: dict[str, str] = setting({}, "More settings of Spark (spark.…), over the job's own.")
-
-    def check(self) -> None:
-        """Name the job after its command if it has no id."""
-        super().check()
-        vars(self)["job_id"] = self.job_id or self.JOB
 
     @property
     def name(self) -> str:
         """Name of the application and of its query, and beginning of its Kafka groups."""
-        return f"outbox-{self.job_id}"
+        return f"outbox-{self.JOB}"
 
 
 class JobSettings(SparkSettings, KafkaSettings):
@@ -105,22 +93,14 @@ class CheckpointSettings(OutputSettings):
 
     JOB = "land"
 
-    checkpoint: str = setting(REQUIRED, "Folder of checkpoints; the job's own is the one with its id in there.")
-
-    @property
-    def checkpoint_path(self) -> str:
-        return f"{self.checkpoint.rstrip('/')}/{self.job_id}"
+    checkpoint: str = setting(REQUIRED, "Folder of the job's checkpoint.")
 
 
 class MaintainSettings(OutputSettings, reader="land maintain"):
     """What `land maintain` reads; it needs no Kafka."""
 
-    JOB = "land"
-    OPTIONS: ClassVar[tuple[str, ...]] = ("output", "job_id")
-
-    @property
-    def name(self) -> str:
-        return f"outbox-{self.job_id}-maintain"
+    JOB = "land-maintain"
+    OPTIONS: ClassVar[tuple[str, ...]] = ("output",)
 
 
 class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"):
@@ -128,7 +108,7 @@ class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"
 
     OPTIONS: ClassVar[tuple[str, ...]] = (
         *("topics", "output", "checkpoint", "bootstrap_servers", "available_now", "trigger_seconds"),
-        *("accept_gap", "max_offsets_per_trigger", "kafka_java", "job_id"),
+        *("accept_gap", "max_offsets_per_trigger", "kafka_java", "current"),
     )
 
     available_now: bool = setting(default=False, text="Land what is there now and end.")
@@ -145,6 +125,12 @@ class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"
         each="TOPIC",
         check=_check_topics,
     )
+    current: str = setting(
+        "",
+        "Topics of which a table has the newest record of each key; a record without a value deletes its key.",
+        each="TOPIC",
+        check=_check_topics,
+    )
     prometheus_file: Path | None = setting(
         None, "File *.prom of the node exporter's text file collector, on the driver's machine."
     )
@@ -153,10 +139,11 @@ class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"
         super().check()
         if not self.topic_names():
             raise ValueError("no topic is named. Name at least one in topics.")
-        if unknown := sorted(set(names_in(self.accept_gap)) - set(self.topic_names())):
-            raise ValueError(
-                f"accept_gap names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
-            )
+        for name in ("accept_gap", "current"):
+            if unknown := sorted(set(names_in(getattr(self, name))) - set(self.topic_names())):
+                raise ValueError(
+                    f"{name} names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
+                )
 
     def rate_options(self) -> dict[str, str]:
         """Options of Spark's source for the size of a batch."""

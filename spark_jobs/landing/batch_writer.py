@@ -5,7 +5,7 @@ look at the topics; Spark's commit. A batch that Spark hands over again finds it
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 from pyspark.sql import DataFrame
@@ -23,14 +23,17 @@ log = structlog.get_logger()
 class BatchWriter:
     """Writes the batches of one query; to be called by `foreachBatch`.
 
+    Args:
+        current: Topics of which there is a table of the current state.
+
     Attributes:
         failure: The error that ended the last batch; Spark shows only its own.
         gone: Whether that was because Kafka does not have the records any more.
     """
 
-    def __init__(self, job_id: str, pair: Pair, topic_ids: Callable[[], Mapping[str, str]]) -> None:
-        self._job_id = job_id
+    def __init__(self, pair: Pair, topic_ids: Callable[[], Mapping[str, str]], current: Iterable[str] = ()) -> None:
         self._pair = pair
+        self._states = pair.output.states(current)
         self._topic_ids = topic_ids
         self._topics: Mapping[str, str] = {}
         self.failure: Exception | None = None
@@ -39,10 +42,12 @@ class BatchWriter:
         self.rows = 0
 
     def prepare(self) -> None:
-        """Look at the topics, and make the output's folder."""
+        """Look at the topics, make the output's folder, and bring the current states to the last batch."""
         self._topics = dict(self._topic_ids())
         self._pair.check(self._topics)
         self._pair.output.prepare()
+        if self._pair.last is not None and not self._pair.is_unfinished():
+            self._merge(self._pair.last)  # of a topic whose state begins later than its records
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Land a batch."""
@@ -89,13 +94,19 @@ class BatchWriter:
         )
 
     def _progress(self, batch_id: int) -> Progress:
-        before, checkpoint = self._pair.claim(self._job_id), self._pair.checkpoint
+        before, checkpoint = self._pair.claim(), self._pair.checkpoint
         start, end = checkpoint.start(batch_id), checkpoint.end(batch_id)
-        return Progress(self._job_id, before.query_id, batch_id, start, end, self._topics, before.gaps)
+        return Progress(before.query_id, batch_id, start, end, self._topics, before.gaps)
 
     def _complete(self, progress: Progress) -> None:
         """Look at the topics after all reading: one that is still the same was the same while it was read."""
         self._check_topics(progress.batch_id, f"while batch {progress.batch_id} was read")
+        self._merge(progress)
+
+    def _merge(self, progress: Progress) -> None:
+        for state in self._states:
+            state.merge(progress)
+            failpoint("land.state_merged")
 
     def _check_topics(self, batch_id: int, when: str) -> None:
         try:

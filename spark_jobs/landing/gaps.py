@@ -18,11 +18,11 @@ from spark_jobs.tables.progress import Progress
 log = structlog.get_logger()
 
 
-def accept(pair: Pair, job_id: str, gaps: tuple[Gap, ...], topics: Mapping[str, str]) -> None:
+def accept(pair: Pair, gaps: tuple[Gap, ...], topics: Mapping[str, str]) -> None:
     """Record gaps, so that the next batch begins behind them; no query may run on the checkpoint meanwhile."""
-    end, last = behind(pair.needed(), gaps), pair.claim(job_id)
+    end, last = behind(pair.needed(), gaps), pair.claim()
     batch_id, all_gaps = last.batch_id + 1, (*last.gaps, *gaps)
-    progress = Progress(job_id, last.query_id, batch_id, last.end, end, topics, all_gaps, by_operator=True)
+    progress = Progress(last.query_id, batch_id, last.end, end, topics, all_gaps, by_operator=True)
     try:
         pair.commit(progress)
     except JAVA_ERRORS as error:

@@ -40,18 +40,18 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
         ConfigurationError: Spark has no Delta, or the file for Prometheus cannot be written.
         JobFailedError: The job ended on its own.
     """
-    pair = Pair(Output(spark, settings.output), Checkpoint(Folder(spark, settings.checkpoint_path)))
+    pair = Pair(Output(spark, settings.output), Checkpoint(Folder(spark, settings.checkpoint)))
     with KafkaView(spark, settings, settings.topic_names()) as kafka:
         kafka.check_topics()
-        writer = BatchWriter(settings.job_id, pair, kafka.topic_ids)
+        writer = BatchWriter(pair, kafka.topic_ids, names_in(settings.current))
         pair.catch_up()
         writer.prepare()
         if accepted := names_in(settings.accept_gap):
             writer.finish()
-            accept_gaps(kafka, pair, settings.job_id, accepted)
+            accept_gaps(kafka, pair, accepted)
         if settings.prometheus_file is not None:
             gaps = () if pair.last is None else pair.last.gaps
-            write_metrics(settings.prometheus_file, settings.job_id, settings.topic_names(), gaps)
+            write_metrics(settings.prometheus_file, settings.output, settings.topic_names(), gaps)
         refuse_lost(kafka, pair)
         query = start(landed_columns(read(spark, settings)), settings, writer)
         log.info("Landing", topics=",".join(settings.topic_names()), output=settings.output, query=str(query.id))
@@ -72,7 +72,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
     log.info("Landed", batches=writer.batches, rows=writer.rows)
 
 
-def accept_gaps(kafka: KafkaView, pair: Pair, job_id: str, topics: Collection[str]) -> None:
+def accept_gaps(kafka: KafkaView, pair: Pair, topics: Collection[str]) -> None:
     """Record what Kafka removed from the beginning of topics, so that the job goes on behind it.
 
     Raises:
@@ -84,7 +84,7 @@ def accept_gaps(kafka: KafkaView, pair: Pair, job_id: str, topics: Collection[st
         gaps = gaps_at_beginnings(needed, beginnings, ends, topics)
         _refuse(behind(needed, gaps), beginnings, ends)
         if gaps:
-            accept(pair, job_id, gaps, kafka.topic_ids())
+            accept(pair, gaps, kafka.topic_ids())
 
 
 def refuse_lost(kafka: KafkaView, pair: Pair) -> None:
@@ -113,7 +113,7 @@ def read(spark: SparkSession, settings: LandSettings) -> DataFrame:
 def start(rows: DataFrame, settings: LandSettings, writer: BatchWriter) -> StreamingQuery:
     """Start to write a stream."""
     sink = rows.writeStream.foreachBatch(writer).queryName(settings.name)
-    sink = sink.option("checkpointLocation", settings.checkpoint_path)
+    sink = sink.option("checkpointLocation", settings.checkpoint)
     if settings.available_now:
         sink = sink.trigger(availableNow=True)
     else:

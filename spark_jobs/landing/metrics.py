@@ -13,12 +13,12 @@ REGISTRY = CollectorRegistry()
 ACCEPTED_GAP_OFFSETS = Counter(
     "outbox_land_accepted_gap_offsets",
     "Offsets that are not landed because their loss was accepted; markers and aborted records count",
-    ["job_id", "topic"],
+    ["output", "topic"],
     registry=REGISTRY,
 )
 
 
-def write_metrics(file: Path, job_id: str, topics: Collection[str], gaps: Iterable[Gap]) -> None:
+def write_metrics(file: Path, output: str, topics: Collection[str], gaps: Iterable[Gap]) -> None:
     """Write the file, so that readers see all of it or the one before.
 
     Args:
@@ -27,9 +27,9 @@ def write_metrics(file: Path, job_id: str, topics: Collection[str], gaps: Iterab
     """
     ACCEPTED_GAP_OFFSETS.clear()
     for topic in topics:
-        ACCEPTED_GAP_OFFSETS.labels(job_id, topic)
+        ACCEPTED_GAP_OFFSETS.labels(output, topic)
     for gap in gaps:
-        ACCEPTED_GAP_OFFSETS.labels(job_id, gap.topic).inc(gap.offsets)
+        ACCEPTED_GAP_OFFSETS.labels(output, gap.topic).inc(gap.offsets)
     try:
         write_to_textfile(str(file), REGISTRY)
     except OSError as error:

@@ -52,15 +52,15 @@ class Pair:
             )
         if self.last is not None and self.last.query_id != self.checkpoint.query_id():
             raise OutputError(
-                f"{self.output} was landed by job {self.last.job_id!r} with another checkpoint than "
-                f"{self.checkpoint}. Name that checkpoint, or another output."
+                f"{self.output} was landed with another checkpoint than {self.checkpoint}. Name that checkpoint, or "
+                "another output."
             )
 
-    def claim(self, job_id: str) -> Progress:
+    def claim(self) -> Progress:
         """Return the last progress; at first, make the output that of the checkpoint."""
         if self.last is None:
             begins = self.checkpoint.start(0)
-            first = Progress(job_id, self.checkpoint.query_id() or "", -1, begins, begins, {})
+            first = Progress(self.checkpoint.query_id() or "", -1, begins, begins, {})
             self.output.create(first)
             self.last = first
         return self.last

@@ -34,7 +34,6 @@ class Progress:
         by_operator: The batch lands nothing: it records a gap, and the checkpoint follows it.
     """
 
-    job_id: str
     query_id: str
     batch_id: int
     start: Offsets

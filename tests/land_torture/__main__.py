@@ -13,28 +13,31 @@ import typer
 from benchmarks.environment import environment
 from outbox._service.process import stop_on_signals
 from stack import Stack
-from tests.land_torture.run import Result, Run
+from tests.land_torture.run import LandRun, Result
+from tests.land_torture.sinking import SinkRun
 from tests.support.harness import Site
 from tests.support.reports import figures, finish, say_since_now
 
 
 class Sink(enum.StrEnum):
-    """What may be tortured; the naive one must be found out."""
+    """What may be tortured; `naive`, and `kafka`, which is Spark's own sink, must be found out."""
 
     DELTA = "delta"
+    OUTBOX = "outbox"
     NAIVE = "naive"
+    KAFKA = "kafka"
 
 
 def main(
     kills: Annotated[int, typer.Option(min=1, help="How often, for each.")] = 40,
     seed: Annotated[int, typer.Option(help="Of all choices; 0: any.")] = 0,
-    sink: Annotated[list[Sink] | None, typer.Option(help="Repeatable. Default: delta.")] = None,
+    sink: Annotated[list[Sink] | None, typer.Option(help="Repeatable. Default: delta and outbox.")] = None,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/land-torture/report.json"),
 ) -> None:
-    """Kill the driver of `outbox land` again and again, until Ctrl-C, and check; 2: an invariant is violated."""
+    """Kill `outbox land` and streams into sinks again and again, until Ctrl-C; 2: an invariant is violated."""
     stop = stop_on_signals()
     seed = seed or time.time_ns() % 1_000_000
-    sinks = sink or [Sink.DELTA]
+    sinks = sink or [Sink.DELTA, Sink.OUTBOX]
     folder = report.parent
     shutil.rmtree(folder / "work", ignore_errors=True)
     say = say_since_now()
@@ -43,7 +46,8 @@ def main(
 
         def run(each: Sink) -> Result:
             with Site(stack.bootstrap_servers, stack.postgres_url) as site:
-                return Run(site, each, seed, folder / "work" / each, say).run(kills, stop.is_set)
+                made = SinkRun if each in {Sink.OUTBOX, Sink.KAFKA} else LandRun
+                return made(site, each, seed, folder / "work" / each, say).run(kills, stop.is_set)
 
         content = environment(stack)
         results = list(together.map(run, sinks))

@@ -22,6 +22,10 @@ class Row(NamedTuple):
     message_id: str
 
 
+State = Mapping[tuple[str, bytes], tuple[int, int]]
+"""Partition and offset, by topic and key."""
+
+
 class Violation(NamedTuple):
     invariant: str
     detail: str
@@ -29,13 +33,18 @@ class Violation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was found. `commits`: what the commits carry, and how many rows they have, in the order of batches."""
+    """What was found. `commits`: what the commits carry, and how many rows they have, in the order of batches.
+
+    `folded`: where the newest record of each key is, by what is visible; `current`: by the tables, None without one.
+    """
 
     visible: Sequence[Row]
     committed: int
     landed: Sequence[Row]
     batches: Mapping[int, int]
     commits: Sequence[tuple[Progress, int]]
+    folded: State
+    current: State | None
 
 
 def check(evidence: Evidence) -> list[Violation]:
@@ -81,6 +90,13 @@ def _batches_have_what_their_commits_say(evidence: Evidence) -> Iterator[str]:
             yield f"batch {batch} has {evidence.batches.get(batch, 0)} rows, its commit says {told.get(batch, 0)}"
 
 
+def _current_state_is_the_fold(evidence: Evidence) -> Iterator[str]:
+    if evidence.current is not None:
+        wrong = sorted(dict(set(evidence.folded.items()) ^ set(evidence.current.items())))
+        if wrong:
+            yield f"{len(wrong)} keys: {', '.join(f'{topic} {key.decode()}' for topic, key in wrong[:SHOWN])}"
+
+
 def _named(places: Collection[tuple[str, int, int]]) -> Iterator[str]:
     if places:
         shown = ", ".join(f"{topic}/{partition}@{offset}" for topic, partition, offset in sorted(places)[:SHOWN])
@@ -94,5 +110,6 @@ RULES: Mapping[str, Callable[[Evidence], Iterator[str]]] = {
     "no record is made up": _none_made_up,
     "no record is changed": _none_changed,
     "batches follow each other without a gap": _batches_follow_each_other,
+    "the current state is the fold of its topics": _current_state_is_the_fold,
     "batches have the rows that their commits say": _batches_have_what_their_commits_say,
 }

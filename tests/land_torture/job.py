@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._service.exit_codes import Exit
-from tests.land_torture.points import CHECKPOINTS, COMMITS, JOB_ID, LANDED, TABLE, Kind, Point
+from tests.land_torture.points import CHECKPOINT, COMMITS, LANDED, TABLE, Kind, Point
 from tests.support.harness import Site, wait_until
-from tests.support.spark import DELTA_IN_TESTS, SETTINGS
+from tests.support.spark import SETTINGS
 
 OFFSETS_AT_ONCE = 1_000
 """Of a batch, so that there are many to be killed in."""
@@ -40,33 +41,43 @@ class UnexpectedEndError(AssertionError):
 
 
 class Job:
-    """A job that lands topics into a folder of its own. `site`: Kafka; its name marks the job's Java process."""
+    """A job with a folder of its own. `site`: its name marks the job's Java process."""
 
-    def __init__(self, site: Site, topics: Sequence[str], sink: str, folder: Path) -> None:
+    def __init__(self, site: Site, command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> None:
         folder.mkdir(parents=True)
         self.folder = folder  # for table, checkpoint and log; it must not exist yet
         self.table = folder / TABLE
-        self.log = folder / "land.log"
+        self.log = folder / "job.log"
         self._mark = f"{_MARK}={site.name}"
-        self._command = ["tests.land_torture.naive"] if sink == "naive" else ["outbox", "land"]
-        self._environment = {
-            **os.environ,
+        self._command = command
+        spark = json.dumps({**SETTINGS, _MARK: site.name})
+        self._environment = {**os.environ, **settings, "OUTBOX_SPARK": spark}
+
+    @classmethod
+    def landing(cls, site: Site, topics: Sequence[str], folder: Path, *, naive: bool) -> Self:
+        """A job that lands topics."""
+        settings = {
             "OUTBOX_BOOTSTRAP_SERVERS": site.bootstrap_servers,
             "OUTBOX_TOPICS": ",".join(topics),
-            "OUTBOX_OUTPUT": str(self.table),
-            "OUTBOX_CHECKPOINT": str(folder / CHECKPOINTS),
-            "OUTBOX_JOB_ID": JOB_ID,
+            "OUTBOX_OUTPUT": str(folder / TABLE),
+            "OUTBOX_CHECKPOINT": str(folder / CHECKPOINT),
+            "OUTBOX_CURRENT": ",".join(topics),
             "OUTBOX_MAX_OFFSETS_PER_TRIGGER": str(OFFSETS_AT_ONCE),
             "OUTBOX_TRIGGER_SECONDS": "0",
             "OUTBOX_LOG_FORMAT": "json",
-            "OUTBOX_SPARK": json.dumps({**SETTINGS, **DELTA_IN_TESTS, _MARK: site.name}),
         }
+        words = ["tests.land_torture.naive"] if naive else ["outbox", "land"]
+        return cls(site, [sys.executable, "-m", *words], folder, settings)
 
     def kill_at(self, point: Point, chance: random.Random) -> None:
         """Start it, and kill it there."""
         if point.kind is Kind.FAILPOINT:
             with self._started(**{FAILPOINT: f"{point.place}:{chance.randint(1, MOST_HITS)}"}) as process:
                 self._await_end(process, -signal.SIGKILL)
+            return
+        if point.kind is Kind.WORKER:
+            with self._started(**{FAILPOINT: f"{point.place}:{chance.randint(1, MOST_HITS)}"}) as process:
+                self._await_worker(process)
             return
         sight = point if point.kind is Kind.SIGHT else LANDED
         before = sight.names(self.folder)
@@ -78,6 +89,14 @@ class Job:
             if point.kind in {Kind.RUNNING, Kind.JAVA}:
                 time.sleep(chance.uniform(0, _RUNNING_SECONDS))  # as above
             self._kill(process, point)
+
+    def _await_worker(self, process: subprocess.Popen[bytes]) -> None:
+        """A worker kills itself; the job ends by that, or is killed when it has gone on for two batches."""
+        before, deadline = len(LANDED.names(self.folder)), time.monotonic() + _RUN_SECONDS
+        while process.poll() is None and len(LANDED.names(self.folder)) < before + 2:
+            if time.monotonic() > deadline:
+                raise UnexpectedEndError(f"nothing was seen within {_RUN_SECONDS:.0f} s\n{self._said()}")
+            time.sleep(_LOOK_SECONDS)
 
     def _kill(self, process: subprocess.Popen[bytes], point: Point) -> None:
         if point.kind is Kind.JAVA:
@@ -105,11 +124,10 @@ class Job:
     @contextmanager
     def _started(self, **more: str) -> Iterator[subprocess.Popen[bytes]]:
         """A process of the job, gone after the block."""
-        command = [sys.executable, "-m", *self._command]
         with (
             self.log.open("ab") as log,
             subprocess.Popen(
-                command,
+                self._command,
                 env={**self._environment, **more},
                 stdout=log,
                 stderr=log,

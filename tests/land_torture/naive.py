@@ -12,7 +12,8 @@ from outbox._settings.of_jobs import LandSettings
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.job import read
 from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, spark_session
-from spark_jobs.tables.delta_output import FORMAT, PARTITIONED_BY, RECORDS
+from spark_jobs.tables.delta_output import PARTITIONED_BY, RECORDS
+from spark_jobs.tables.delta_table import FORMAT
 
 
 def append_all(spark: SparkSession, settings: LandSettings) -> StreamingQuery:
@@ -25,7 +26,7 @@ def append_all(spark: SparkSession, settings: LandSettings) -> StreamingQuery:
         failpoint("land.batch_completed")
 
     stream = landed_columns(read(spark, settings)).writeStream.foreachBatch(append)
-    stream = stream.option("checkpointLocation", settings.checkpoint_path)
+    stream = stream.option("checkpointLocation", settings.checkpoint)
     return (stream.trigger(availableNow=True) if settings.available_now else stream).start()
 
 

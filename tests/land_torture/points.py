@@ -17,6 +17,8 @@ class Kind(enum.Enum):
     """At any moment, once something was landed."""
     STARTING = enum.auto()
     """At any moment from the start of the process on."""
+    WORKER = enum.auto()
+    """A Python worker of Spark kills itself there."""
     JAVA = enum.auto()
     """Its Java process is killed at any moment, once something was landed."""
 
@@ -38,9 +40,8 @@ class Point:
             return set()
 
 
-JOB_ID = "torture"
-CHECKPOINTS = "checkpoints"
-COMMITS = f"{CHECKPOINTS}/{JOB_ID}/commits"
+CHECKPOINT = "checkpoint"
+COMMITS = f"{CHECKPOINT}/commits"
 TABLE = "table"
 
 LANDED = Point("batch committed by Spark", Kind.SIGHT, COMMITS, r"\d+")
@@ -49,17 +50,24 @@ _ALWAYS = (
     Point("at any moment", Kind.RUNNING),
     Point("while it starts", Kind.STARTING),
     Point("its Java process", Kind.JAVA),
-    Point("batch planned", Kind.SIGHT, f"{CHECKPOINTS}/{JOB_ID}/offsets", r"\d+"),
+    Point("batch planned", Kind.SIGHT, f"{CHECKPOINT}/offsets", r"\d+"),
     LANDED,
-    Point("land.batch_completed", Kind.FAILPOINT, "land.batch_completed"),
 )
+_COMPLETED = Point("land.batch_completed", Kind.FAILPOINT, "land.batch_completed")
 POINTS = {
     "delta": (
         *_ALWAYS,
+        _COMPLETED,
         Point("land.records_written", Kind.FAILPOINT, "land.records_written"),
+        Point("land.state_merged", Kind.FAILPOINT, "land.state_merged"),
         Point("Delta transaction committed", Kind.SIGHT, f"{TABLE}/records/_delta_log", r"\d+\.json"),
     ),
-    "naive": _ALWAYS,
+    "naive": (*_ALWAYS, _COMPLETED),
+    "outbox": (
+        *_ALWAYS,
+        *(Point(name, Kind.WORKER, name) for name in ("sink.staged", "sink.moved", "sink.committed")),
+    ),
+    "kafka": _ALWAYS,
 }
 """By sink."""
 

@@ -72,18 +72,16 @@ class Result:
 
 
 class Run:
-    """One run with one sink. `folder`: for table, checkpoint and log; it must not exist yet."""
+    """One run with one sink."""
 
-    def __init__(self, site: Site, sink: str, seed: int, folder: Path, say: Say) -> None:
+    def __init__(self, site: Site, sink: str, seed: int, job: Job, traffic: Any, say: Say) -> None:
         self.result = Result(sink, seed)
         self._site = site
         self._say = say
         self._chance = random.Random(seed)
         self._points = in_turn(POINTS[sink], self._chance)
-        site.create_topics("orders", "stock", partitions=3)
-        self._partitions = {site.topic("orders"): 3, site.topic("stock"): 3}
-        self._job = Job(site, list(self._partitions), sink, folder)
-        self._traffic = Traffic(site, list(self._partitions), seed)
+        self._job = job
+        self._traffic = traffic
 
     def run(self, kills: int, stopped: Callable[[], bool] = lambda: False) -> Result:
         """Rounds until the job was killed so many times, something is found, or it is to end sooner (`stopped`)."""
@@ -114,17 +112,39 @@ class Run:
             self._grow()
 
     def _grow(self) -> None:
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        raise NotImplementedError
+
+    def _note(self, found: int) -> None:
+        """Note what a check has seen: so many records of the sink."""
+        result, traffic = self.result, self._traffic
+        result.checks += 1
+        result.committed, result.aborted, result.lingering = traffic.committed, traffic.aborted, traffic.lingering
+        self._say(f"{result.sink}: {found} records written, {len(result.violations)} violations")
+
+
+class LandRun(Run):
+    """One run of `outbox land`, or of the naive job. `folder`: for table, checkpoint and log; it must not exist yet."""
+
+    def __init__(self, site: Site, sink: str, seed: int, folder: Path, say: Say) -> None:
+        site.create_topics("orders", "stock", partitions=3)
+        self._partitions = {site.topic("orders"): 3, site.topic("stock"): 3}
+        topics = list(self._partitions)
+        job = Job.landing(site, topics, folder, naive=sink == "naive")
+        super().__init__(site, sink, seed, job, Traffic(site, topics, seed), say)
+
+    def _grow(self) -> None:
         topic = min(self._partitions, key=lambda name: self._partitions[name])
         if self._partitions[topic] < MOST_PARTITIONS:
             self._partitions[topic] = self._traffic.grow(topic)
             self.result.partitions_added += 1
 
     def _check(self) -> None:
-        result, traffic = self.result, self._traffic
-        evidence = gather(self._site, list(self._partitions), self._job.table, traffic.committed)
+        result = self.result
+        evidence = gather(self._site, list(self._partitions), self._job.table, self._traffic.committed)
         result.violations += check(evidence)
-        result.checks += 1
         result.batches = len(evidence.commits)
-        result.committed, result.aborted, result.lingering = traffic.committed, traffic.aborted, traffic.lingering
         result.replayed = self._job.log.read_text(errors="replace").count(_REPLAYED)
-        self._say(f"{result.sink}: {len(evidence.landed)} records landed, {len(result.violations)} violations")
+        self._note(len(evidence.landed))

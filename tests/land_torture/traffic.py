@@ -16,6 +16,8 @@ _COMMITS = 0.75
 _LINGERS = 0.05
 """Chance that a transaction is begun which stays open for a while."""
 _OPEN_SECONDS = (0.5, 4.0)
+_KEYS = 200
+"""So few that most batches change and delete some that others had."""
 
 
 class Traffic:
@@ -28,8 +30,8 @@ class Traffic:
         self._site = site
         self._topics = topics
         self._chance = random.Random(seed)
-        self._steady = RelayedTopics(site, topics, 0, seed)
-        self._slow = RelayedTopics(site, topics, 1, seed)
+        self._steady = RelayedTopics(site, topics, 0, seed, _KEYS)
+        self._slow = RelayedTopics(site, topics, 1, seed, _KEYS)
         self._trouble: BaseException | None = None
 
     @contextmanager

@@ -71,7 +71,7 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
         *("channel", "database", "state", "program", "place"),
-        *("service", "truth", "job_id", "work"),
+        *("service", "truth", "work", "output"),
     }
 
 

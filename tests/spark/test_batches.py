@@ -15,7 +15,8 @@ from spark_jobs.columns import landed_columns
 from spark_jobs.landing import batch_writer as batches
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.tables.delta_output import RECORDS, Output, _is_version, maintain
+from spark_jobs.tables.delta_output import RECORDS, Output, maintain
+from spark_jobs.tables.delta_table import _is_version
 from tests.support.landing import TOPICS, Landing, killed_at, span
 from tests.support.spark import Record, records, session
 
@@ -69,7 +70,7 @@ def test_batches_are_there_with_all_their_columns(landing: Landing) -> None:
 def test_progress_is_what_was_read(landing: Landing) -> None:
     landing.land(0, *span(0, 2))
     first = landing.progress()
-    assert (first.job_id, first.query_id, first.batch_id) == ("land", "query-1", 0)
+    assert (first.query_id, first.batch_id) == ("query-1", 0)
     assert (first.start, first.end, first.topics) == ({"orders": {"0": 0}}, {"orders": {"0": 3}}, TOPICS)
     landing.commit(0)
     landing.plan(1, 9)
@@ -138,7 +139,7 @@ def test_a_table_of_another_checkpoint_is_refused(landing: Landing, *, killed: b
         with killed_at("land.records_written"):
             landing.land(0, *span(0, 2))
     else:
-        landing.pair.claim("land")
+        landing.pair.claim()
     metadata = landing.checkpoint / "metadata"
     metadata.write_text('{"id":"query-2"}')
     with pytest.raises(OutputError, match="another checkpoint"):

@@ -39,7 +39,7 @@ def checkpoint_of(landing: Landing) -> Checkpoint:
 
 
 def accept(landing: Landing) -> None:
-    gaps.accept(landing.new_pair(), "land", LOST, IDS)
+    gaps.accept(landing.new_pair(), LOST, IDS)
 
 
 def test_accepted_gap_moves_the_next_batch_behind_it(landing: Landing) -> None:
@@ -91,7 +91,7 @@ def test_gap_before_the_first_batch_is_accepted(tmp_path: Path) -> None:
     (made.table / "records" / "topic=orders").mkdir()
     made.restart()
     made.writer.finish()
-    gaps.accept(made.pair, "land", (Gap("orders", 0, 0, 0),), made.topics)
+    gaps.accept(made.pair, (Gap("orders", 0, 0, 0),), made.topics)
     checkpoint = checkpoint_of(made)
     assert (made.places(), checkpoint.last_commit(), checkpoint.end(0)) == ([], 0, {"orders": {"0": 1}})
     made.restart()
@@ -108,7 +108,7 @@ def test_batch_that_was_killed_is_completed_before_a_gap(landing: Landing) -> No
     landing.restart()
     landing.writer.finish()
     lost = (Gap("orders", 0, 5, 9),)
-    gaps.accept(landing.pair, "land", lost, IDS)
+    gaps.accept(landing.pair, lost, IDS)
     assert [offset for topic, _, offset in landing.places() if topic == "orders"] == [0, 1, 2, 3, 4]
     assert (landing.progress().batch_id, landing.progress().gaps) == (2, lost)
     assert checkpoint_of(landing).end(2) == {"orders": {"0": 10}, "stock": {"0": 2}}
@@ -118,8 +118,8 @@ def test_metrics_of_land_count_gaps(tmp_path: Path) -> None:
     file = tmp_path / "land.prom"
     gaps = (*LOST, Gap("orders", 1, 0, 0))
     for _ in range(2):
-        write_metrics(file, "land", ["orders", "stock"], gaps)
+        write_metrics(file, "/out", ["orders", "stock"], gaps)
     families = text_string_to_metric_families(file.read_text())
     samples = [sample for family in families for sample in family.samples if sample.name.endswith("_total")]
-    found = {(sample.labels["job_id"], sample.labels["topic"]): sample.value for sample in samples}
-    assert found == {("land", "orders"): 8, ("land", "stock"): 0}
+    found = {(sample.labels["output"], sample.labels["topic"]): sample.value for sample in samples}
+    assert found == {("/out", "orders"): 8, ("/out", "stock"): 0}

@@ -26,6 +26,7 @@ STALLED = 1.0
 DEAD_SECONDS = 30
 
 Landed = tuple[str, int, int, bytes | None, bytes | None, str | None]
+_MARK = "spark.outbox.test"
 _COLUMNS = ("topic", "partition", "offset", "key", "value", "message_id")
 
 
@@ -41,12 +42,14 @@ class Land:
         self.produce = RelayedTopics(site, [self.topic]).write
 
     def arguments(self, *more: str) -> list[str]:
-        places = ["--output", str(self.table), "--checkpoint", str(self.checkpoint), "--job-id", self.site.name]
+        places = ["--output", str(self.table), "--checkpoint", str(self.checkpoint)]
         return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *more]
 
     def start(self, *more: str, extra: Mapping[str, str] | None = None, group: bool = False) -> subprocess.Popen[str]:
         """Start `outbox land`, in a process group of its own if asked for."""
-        return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {}, group=group)
+        marked = {"OUTBOX_SPARK": json.dumps({**SETTINGS, _MARK: self.site.name})}
+        command = [sys.executable, "-m", "outbox", "land", *self.arguments(*more)]
+        return start(command, {**marked, **(extra or {})}, group=group)
 
     def run(self, *more: str, extra: Mapping[str, str] | None = None, code: int = Exit.OK) -> str:
         return finish(self.start("--available-now", *more, extra=extra), code)
@@ -72,7 +75,7 @@ class Land:
         return self.site.delete_records(self.topic, *range(3))
 
     def jvm_runs(self) -> bool:
-        return any(f"spark.app.name=outbox-{self.site.name}" in command for command in commands())
+        return any(f"{_MARK}={self.site.name}" in command for command in commands())
 
     def await_no_jvm(self) -> None:
         wait_until(lambda: not self.jvm_runs(), DEAD_SECONDS)

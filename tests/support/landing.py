@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -45,6 +45,8 @@ def killed_at(point: str) -> Iterator[None]:
 class Landing:
     """An output, and a checkpoint as Spark would have written it; the test hands batches to the writer."""
 
+    current: Sequence[str] = ()
+
     def __init__(self, folder: Path, query_id: str = "query-1", topics: Mapping[str, str] = TOPICS) -> None:
         self.table = folder / "table"
         self.checkpoint = folder / "checkpoint"
@@ -62,7 +64,7 @@ class Landing:
     def restart(self) -> None:
         """A new process: a new writer on the same table and checkpoint."""
         self.pair = self.new_pair()
-        self.writer = batches.BatchWriter("land", self.pair, lambda: self.topics)
+        self.writer = batches.BatchWriter(self.pair, lambda: self.topics, self.current)
         self.writer.prepare()
 
     def new_pair(self) -> Pair:

@@ -13,11 +13,15 @@ from tests.support.harness import Site
 
 
 class RelayedTopics:
-    """Real topics, and one transactional producer, which fences those of its `number`; records go by chance."""
+    """Real topics, and one transactional producer, which fences those of its `number`; records go by chance.
 
-    def __init__(self, site: Site, topics: Sequence[str], number: int = 0, seed: int = 0) -> None:
+    `keys`: how many there are, each in one of the first three partitions; 0: each record has another.
+    """
+
+    def __init__(self, site: Site, topics: Sequence[str], number: int = 0, seed: int = 0, keys: int = 0) -> None:
         self._topics = topics
         self._chance = Random(seed)
+        self._keys = keys
         self._offsets = count()
         self._producer = Producer(
             {
@@ -39,9 +43,11 @@ class RelayedTopics:
         self._producer.begin_transaction()
         for position in range(rows):
             control = HalfControl(self._chance.choice(self._topics), -1, transaction_id, position, "orders", Truth.ROW)
+            key = None if position % 7 == 6 else self._chance.randrange(self._keys) if self._keys else os.urandom(4)
             self._producer.produce(
                 control.topic,
-                key=None if position % 7 == 6 else os.urandom(4),
+                key=str(key) if isinstance(key, int) else key,
+                partition=key % 3 if isinstance(key, int) else -1,
                 value=None if position % 5 == 4 else os.urandom(20),
                 headers=real_headers(control, [("trace", b"\xff")], 0, next(self._offsets)),
             )

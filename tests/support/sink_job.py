@@ -1,32 +1,45 @@
-"""A stream into the sink, as a program that tests kill: the lines of each file of a folder are a batch.
+"""A stream into a sink, as a program that tests kill: the lines of each file of a folder are a batch.
 
-python -m tests.support.sink_job FOLDER TOPIC URL TABLE_PREFIX
+python -m tests.support.sink_job FOLDER TOPIC outbox URL TABLE_PREFIX
+python -m tests.support.sink_job FOLDER TOPIC kafka SERVERS -
+
+It ends when all files are read; if OUTBOX_AVAILABLE_NOW is empty, only when it is killed.
 """
 
+import json
+import os
 import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.runtime.session import local_session
+from outbox._jars.fetch import fetch
+from spark_jobs.runtime.session import SPARK_LOCK, local_session
 from spark_jobs.sink import OutboxSink
 from tests.support.spark import SETTINGS
 
 
-def run_stream(spark: SparkSession, folder: str, topic: str, **options: str) -> None:
+def run_stream(spark: SparkSession, folder: str, topic: str, sink: str = "outbox", **options: str) -> None:
     spark.dataSource.register(OutboxSink)
-    lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(f"{folder}/in")
-    query = messages(lines.repartition(3, "value"), topic).writeStream.format("outbox")
+    available_now = os.environ.get("OUTBOX_AVAILABLE_NOW")
+    most = 100 if available_now else 1  # what was not read while it was killed
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", most).load(f"{folder}/in")
+    query = messages(lines.repartition(3, "value"), topic).writeStream.format(sink)
     query = query.option("checkpointLocation", f"{folder}/checkpoint").options(**options)
-    query.trigger(availableNow=True).start().awaitTermination()
+    if available_now != "":
+        query = query.trigger(availableNow=True)
+    query.start().awaitTermination()
 
 
 def messages(lines: DataFrame, topic: str) -> DataFrame:
     return lines.selectExpr(f"'{topic}' AS topic", "substring(value, 1, 1) AS key", "value")
 
 
-def main(folder: str, topic: str, url: str, prefix: str) -> None:
-    spark = local_session("sink", [], {**SETTINGS, "spark.master": "local[2,4]"})
-    run_stream(spark, folder, topic, query="lines", service="spark", url=url, table_prefix=prefix)
+def main(folder: str, topic: str, sink: str, place: str, prefix: str) -> None:
+    settings = {**SETTINGS, **json.loads(os.environ.get("OUTBOX_SPARK", "{}")), "spark.master": "local[2,4]"}
+    own = {"query": "lines", "service": "spark", "url": place, "table_prefix": prefix}
+    options = own if sink == "outbox" else {"kafka.bootstrap.servers": place}
+    spark = local_session("sink", fetch(SPARK_LOCK), settings)
+    run_stream(spark, folder, topic, sink, **options)
     spark.stop()
 
 

@@ -23,9 +23,6 @@ INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen
 """A query of a few rows runs sooner than Java code for it is generated and compiled. The jobs that tests start as
 processes of their own run compiled, as in production."""
 
-DELTA_IN_TESTS = {"spark.databricks.delta.stats.skipping": "false"}
-"""A Delta table of a few rows has nothing to skip."""
-
 KAFKA_SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key:string,value:binary>>"
@@ -38,7 +35,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 def session() -> SparkSession:
     """The session of this test process."""
     jars = [*fetch(DELTA_LOCK), *fetch(SPARK_LOCK)]
-    made = local_session("tests", jars, {**SETTINGS, **INTERPRETED, **DELTA_SETTINGS, **DELTA_IN_TESTS})
+    made = local_session("tests", jars, {**SETTINGS, **INTERPRETED, **DELTA_SETTINGS})
     atexit.register(made.stop)
     return made
 

@@ -18,7 +18,8 @@ from outbox._service.exit_codes import Exit
 from spark_jobs import land as land_module
 from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK
 from spark_jobs.tables.delta_output import RECORDS, Output
-from tests.land_torture.run import FORGET_EVERY, Run
+from tests.land_torture.run import FORGET_EVERY, LandRun
+from tests.land_torture.sinking import SinkRun
 from tests.support.harness import Site, wait_until
 from tests.support.land_job import Land, await_work, commands, finish, start
 from tests.support.spark import session
@@ -166,14 +167,14 @@ def test_the_table_is_maintained_and_has_what_is_malformed_with_the_reason(job: 
     before, table = job.landed(), Output(session(), str(job.table))
     [malformed] = table.read().where("problem IS NOT NULL").collect()
     assert (malformed.problem, bytes(malformed.value)) == ("MALFORMED_ID", b"malformed")
-    places = ["--output", str(job.table), "--job-id", job.site.name]
+    places = ["--output", str(job.table)]
     said = finish(start([sys.executable, "-m", "outbox", "land", "maintain", *places], {}), Exit.OK)
     assert said.count('"event": "Table maintained"') == 1
     assert job.landed() == before
     assert len(table.read().inputFiles()) < len(job.batches())
 
 
-# --- The driver of `outbox land` killed at named points and at random; a naive append must not stand the same.
+# --- Drivers killed at named points and at random; a naive append, and Spark's own sink, must not stand the same.
 
 KILLS = 8
 
@@ -181,7 +182,7 @@ KILLS = 8
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 def test_a_driver_that_is_killed_again_and_again_leaves_each_record_once(site: Site, tmp_path: Path) -> None:
-    result = Run(site, "delta", 7, tmp_path / "delta", print).run(KILLS)
+    result = LandRun(site, "delta", 7, tmp_path / "delta", print).run(KILLS)
     assert result.violations == []
     assert result.kills.total() == KILLS
     assert result.commits_deleted == KILLS // FORGET_EVERY
@@ -191,6 +192,17 @@ def test_a_driver_that_is_killed_again_and_again_leaves_each_record_once(site: S
 
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
-def test_a_naive_append_is_found_out(site: Site, tmp_path: Path) -> None:
-    result = Run(site, "naive", 7, tmp_path / "naive", print).run(FORGET_EVERY)
+def test_a_sink_that_is_killed_again_and_again_has_each_record_once(site: Site, tmp_path: Path) -> None:
+    result = SinkRun(site, "outbox", 7, tmp_path / "outbox", print).run(KILLS)
+    assert result.violations == []
+    assert (result.kills.total(), result.committed > 0) == (KILLS, True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize(("made", "sink"), [(LandRun, "naive"), (SinkRun, "kafka")])
+def test_what_repeats_a_batch_is_found_out(
+    site: Site, tmp_path: Path, made: type[LandRun | SinkRun], sink: str
+) -> None:
+    result = made(site, sink, 7, tmp_path / sink, print).run(FORGET_EVERY)
     assert "no record is there twice" in {violation.invariant for violation in result.violations}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -89,8 +90,13 @@ def test_a_broker_that_dies_under_a_running_job_costs_no_record(tmp_path: Path) 
             RelayedTopics(site, [job.topic], number=1).write(100)
             await_work(process, lambda: process.poll() is not None or len(job.landed()) == 200)
             code = Exit.OK if process.poll() is None else Exit.FAILED
+            stack.kafka.pause()
+            time.sleep(2)  # by now it asks for more
             process.terminate()
+            stopping = time.monotonic()
             finish(process, code)
+            assert time.monotonic() - stopping < 30, "SIGTERM ends it in its time, also while Kafka is frozen"
+            stack.kafka.resume()
         finally:
             process.kill()
         job.run()

@@ -294,7 +294,8 @@ def test_what_is_killed_before_and_after_the_commit_and_in_tasks_is_delivered_on
     site.create("orders")
     site.relay(extra=relay_settings(site))
     expected = [*_files(tmp_path, 3)]
-    command = [sys.executable, "-m", "tests.support.sink_job", str(tmp_path), sunk.topic, site.postgres_url, site.name]
+    place = ("outbox", site.postgres_url, site.name)
+    command = [sys.executable, "-m", "tests.support.sink_job", str(tmp_path), sunk.topic, *place]
     _run_until_killed(command, "sink.moved")
     assert sunk.left() == LINES
     assert sunk.site.sql(f"SELECT count(*) FROM {site.tables.sink}") == [(0,)]

@@ -65,5 +65,5 @@ def test_service_reads_the_file_for_each_client(file: Path) -> None:
 
 def test_spark_job_reads_the_file_for_the_java_client(file: Path) -> None:
     kafka = {"sasl.jaas.config_file": str(file)}
-    given: dict[str, Any] = {"job_id": "j", "bootstrap_servers": "b", "kafka_java": kafka}
+    given: dict[str, Any] = {"bootstrap_servers": "b", "kafka_java": kafka}
     assert JobSettings(**given).java_connection()["sasl.jaas.config"] == SECRET

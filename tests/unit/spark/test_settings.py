@@ -14,17 +14,9 @@ def settings(**given: Any) -> LandSettings:
     return LandSettings(**{**wanted, **given})
 
 
-def test_names_derive_from_the_job_id() -> None:
-    made = settings(job_id="orders-2", checkpoint="s3a://bucket/checkpoints/")
-    assert made.name == "outbox-orders-2"
-    assert made.checkpoint_path == "s3a://bucket/checkpoints/orders-2"
-    assert source_options(made, made.topic_names())["groupIdPrefix"] == "outbox-orders-2"
-
-
-@pytest.mark.parametrize("job_id", ["Orders", "a/b", "..", "a b", "a" * 101])
-def test_job_ids_that_would_make_bad_names_are_refused(job_id: str) -> None:
-    with pytest.raises(ConfigurationError):
-        settings(job_id=job_id)
+def test_names_derive_from_the_command() -> None:
+    made = settings()
+    assert made.name == source_options(made, made.topic_names())["groupIdPrefix"] == "outbox-land"
 
 
 @pytest.mark.parametrize(("name", "value"), [("topics", ","), ("topics", "a b"), ("topics", "a,b/c"), ("grace", "5")])
@@ -37,9 +29,15 @@ def test_topics_are_named_once_each() -> None:
     assert settings(topics="b, a ,b").topic_names() == ("b", "a")
 
 
+_NOT_LANDED = [({name: "stock"}, f"^{name} names topic stock, which is not") for name in ("accept_gap", "current")]
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
-    [({"topics": ""}, "^no topic is named"), ({"accept_gap": "stock"}, "^accept_gap names topic stock, which is not")],
+    [
+        ({"topics": ""}, "^no topic is named"),
+        *(({name: "stock"}, f"^{name} names topic stock, which is not") for name in ("accept_gap", "current")),
+    ],
 )
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):

@@ -78,9 +78,7 @@ def test_added_partitions_are_needed_from_their_first_offset() -> None:
     assert lost_spans(needed, there, there) == "new/0 0..8, orders/11 0..3"
 
 
-PROGRESS = Progress(
-    "land", "0b4f", 7, {"orders": {"0": 10, "1": 10}}, {"orders": {"0": 15, "1": 13}}, {"orders": "lZ2"}
-)
+PROGRESS = Progress("0b4f", 7, {"orders": {"0": 10, "1": 10}}, {"orders": {"0": 15, "1": 13}}, {"orders": "lZ2"})
 
 
 @pytest.mark.parametrize("progress", [PROGRESS, replace(PROGRESS, gaps=(Gap("orders", 0, 10, 14),), by_operator=True)])

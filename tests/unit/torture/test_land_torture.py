@@ -15,10 +15,11 @@ ROWS = [Row("orders", 0, offset, b"%d" % offset, f"id/{offset}") for offset in (
 
 
 def batch(number: int, start: int, end: int, rows: int) -> tuple[Progress, int]:
-    return Progress("land", "q", number, {"orders": {"0": start}}, {"orders": {"0": end}}, {"orders": "id"}), rows
+    return Progress("q", number, {"orders": {"0": start}}, {"orders": {"0": end}}, {"orders": "id"}), rows
 
 
-CLEAN = Evidence(ROWS, 4, ROWS, {0: 2, 1: 2}, [batch(0, 0, 3, 2), batch(1, 3, 6, 2)])
+STATE = {("orders", b"k"): (0, 5)}
+CLEAN = Evidence(ROWS, 4, ROWS, {0: 2, 1: 2}, [batch(0, 0, 3, 2), batch(1, 3, 6, 2)], STATE, STATE)
 
 WRONG = {
     "a reader sees what was committed": replace(CLEAN, committed=5),
@@ -27,6 +28,7 @@ WRONG = {
     "no record is made up": replace(CLEAN, landed=[*ROWS, Row("orders", 0, 2, b"2", "id/2")]),
     "no record is changed": replace(CLEAN, landed=[*ROWS[1:], ROWS[0]._replace(digest=b"other")]),
     "batches follow each other without a gap": replace(CLEAN, commits=[batch(0, 0, 2, 2), batch(1, 3, 6, 2)]),
+    "the current state is the fold of its topics": replace(CLEAN, current={("orders", b"k"): (0, 4)}),
     "batches have the rows that their commits say": replace(CLEAN, batches={0: 3, 1: 2}),
 }
 

@@ -17,13 +17,14 @@ from typing import Annotated
 import typer
 
 from examples.flights import places
-from examples.flights.application import TOPICS, make_engine
+from examples.flights.application import DEPARTURES, TOPICS, make_engine
 from examples.flights.auditing import keep_report, load_window
 from examples.flights.certificates import Security
 from examples.flights.chart import draw_chart
 from examples.flights.diary import diaries_of
 from examples.flights.kafka_outage import KafkaOutage, load_span
 from examples.flights.kills import Kill, load_kills
+from examples.flights.lake import landed_rows, look
 from examples.flights.logins import SOURCE, Environments, make_logins
 from examples.flights.modes import Mode
 from examples.flights.printing import console, say, show
@@ -150,6 +151,7 @@ def _land(folder: Path, environ: Mapping[str, str]) -> None:
     say("Spark lands the topics")
     output = ["--output", str(folder / "landed"), "--checkpoint", str(folder / "checkpoint")]
     command = [sys.executable, "-m", "outbox", "land", "--topics", ",".join(TOPICS), *output, "--available-now"]
+    command += ["--current", DEPARTURES]
     if subprocess.run(command, env={**environ, "OUTBOX_LOG_FORMAT": "text"}, check=False).returncode:
         raise SystemExit(Exit.FAILED)
 
@@ -172,7 +174,7 @@ def _reconcile(folder: Path, environ: Mapping[str, str]) -> None:
     say("reconciling Postgres, the topics and the landed table")
     engine = make_engine(environ["OUTBOX_POSTGRES_URL"])
     told, kills = places.told_in(engine), load_kills(folder / "kills.json")
-    records, landed = places.visible_records(_kafka(environ)), places.landed_rows(folder / "landed")
+    records, landed = places.visible_records(_kafka(environ)), landed_rows(folder / "landed")
     visible_found, landed_found = reconcile(told, places.seen_in(records)), reconcile(told, places.landed_in(landed))
     outage = load_span(folder / "outage.json")
     messages = Messages(told, ways_of(records), (visible_found, landed_found))
@@ -191,8 +193,12 @@ def _reconcile(folder: Path, environ: Mapping[str, str]) -> None:
     picture = folder / "departures.png"
     draw_chart(landed, picture)
     show(summary)
+    lake = look(folder / "landed")
+    console.print(lake.words())
     console.print(f"chart: {picture}\nfigures: {folder / 'summary.json'}")
-    if not summary.clean:
+    for wrong in (found := lake.wrong(records)):
+        console.print(f"[red]{wrong}[/]")
+    if found or not summary.clean:
         raise SystemExit(Exit.FINDINGS)
 
 

@@ -21,7 +21,7 @@ NAMES: Mapping[Role, Mapping[str, Sequence[str]]] = {
     Role.APPLICATION: {"topic": TOPICS},
     Role.RELAY: {"topic": TOPICS, "source": [SOURCE]},
     Role.CHECKER: {},
-    Role.VIEWER: {"topic": TOPICS},
+    Role.VIEWER: {"topic": TOPICS, "source": [SOURCE]},
     Role.LAND: {"topic": TOPICS},
     Role.AUDIT: {"topic": TOPICS},
 }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import Engine, distinct, func, select, text
 from sqlalchemy.orm import Session
@@ -18,9 +17,6 @@ from outbox.protocol.half import Header, user_headers
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpSource, parse_op
 from outbox.testing import VisibleRecord, read_committed
-from spark_jobs.runtime.session import DELTA_LOCK, spark_session
-
-LANDED = ("topic", "partition", "offset", "key", "value", "headers")
 
 
 def told_in(engine: Engine) -> dict[str, Told]:
@@ -58,13 +54,6 @@ def visible_records(kafka: Mapping[str, str]) -> list[VisibleRecord]:
 def seen_in(records: Iterable[VisibleRecord]) -> list[Seen]:
     """Return visible records in the form that is compared."""
     return [_seen(record) for record in records]
-
-
-def landed_rows(path: Path) -> list[Mapping[str, Any]]:
-    """Return the rows that Spark landed, from its Delta table."""
-    with spark_session("flights", {}, [DELTA_LOCK]) as spark:
-        found = spark.read.format("delta").load(f"{path}/records").select(*LANDED).toArrow()
-    return cast("list[Mapping[str, Any]]", found.to_pylist())
 
 
 def landed_in(rows: Iterable[Mapping[str, Any]]) -> list[Seen]:

@@ -23,6 +23,9 @@ _OF_POSTGRES = re.compile(r"\bpg_(?:(locks|stat_activity)|control_system|(?:try_
 
 APPLICATION = "--application-role ROLE"
 
+LOOK = "connect as the role of the relay, or one with its SELECT rights"
+"""What helps a role that may not look at the tables."""
+
 
 @contextmanager
 def explained(schema: str, table: str, right: str = APPLICATION) -> Iterator[None]:
@@ -56,7 +59,8 @@ def explanation_of(error: BaseException, schema: str, table: str, right: str = A
 
     Args:
         error: An error of any driver, of SQLAlchemy or of Django.
-        right: The options of `outbox table create` that give the role of the connection what it needs.
+        right: The options of `outbox table create` that give the role of the connection what it needs; empty: it only
+            looks, as another role may.
     """
     state = sqlstate_of(error)
     if state in _MISSING:
@@ -75,6 +79,8 @@ def explanation_of(error: BaseException, schema: str, table: str, right: str = A
     if found := _OF_POSTGRES.search(what):
         right = f"{'SELECT ON' if found[1] else 'EXECUTE ON FUNCTION'} {found[0]}"
         return TableError(f"{what}: let a superuser run GRANT {right} to this role")
+    if not right:
+        return TableError(f"{what} (schema {written(schema)}): {LOOK}")
     return TableError(
         f"{what} (schema {written(schema)}): let the owner of the tables run "
         f"`outbox table create{options(schema, table)} {right}` with the role of this connection"

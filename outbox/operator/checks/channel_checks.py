@@ -62,9 +62,9 @@ def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None
     """Yield to which real topics the services may write, and the names of topics that are denied (R63)."""
     what = "allowed topics"
     if lacks_list(profile, allowed):
-        yield Finding(what, NO_LIST, NO_LIST_FIX)
+        yield Finding(what, f"in the settings of this command {NO_LIST}", NO_LIST_FIX)
     elif allowed is None:
-        yield Finding(what, "", "not set: every service may write to every topic")
+        yield Finding(what, "", "not set in this command's settings: with these every service may write to every topic")
     elif not allowed:
         yield Finding(what, "", "none: no service may write to any topic")
     else:

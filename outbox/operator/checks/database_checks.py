@@ -12,7 +12,7 @@ from outbox._postgres.dsn import connection_remedy, database_name, query_problem
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import STATEMENT_SECONDS
-from outbox._postgres.table_contract import breaches, exists
+from outbox._postgres.table_contract import Places, Table, breaches, exists
 from outbox._settings.declared import CheckerDatabase, PostgresSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
@@ -45,7 +45,7 @@ def examine_databases(settings: DoctorSettings, *, half_mode: bool, is_shared: b
     except ConfigurationError:  # the connection string of one cannot be read
         named = set()
     if not (settings.tables or settings.databases) or (settings.connection_string() and not is_shared):
-        examine = examine_database if half_mode else lambda *_: iter(())
+        examine = partial(examine_database, half_mode=half_mode)
         yield from _examine("postgres", settings, "OUTBOX_POSTGRES_URL", named, examine)
     for name, one in settings.databases.items():
         what = f"database {name}"
@@ -71,28 +71,58 @@ def _examine(
         yield Finding(what, problem, connection_remedy(url, where, problem) if url else f"name it in {where}")
 
 
-def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
-    """Server, tables, grants of the present role, durability settings."""
+def examine_database(
+    connection: psycopg.Connection[Any], table: CallbackTable, *, half_mode: bool = True
+) -> Iterator[Finding]:
+    """Server, tables, grants of the present role, durability settings.
+
+    Args:
+        half_mode: Whether the channel has it. Callback tables, a message table or an inbox must be there, each as it
+            must be; without half mode a message table or an inbox.
+    """
     version = connection.info.server_version
     if version < _MIN_POSTGRES:
         yield Finding("postgres", f"version {version // 10_000} is too old", "use PostgreSQL 14 or newer")
     else:
         yield Finding("postgres", "", f"version {version // 10_000}, role {connection.info.user}")
-    problems = _problems("table", connection, table)
-    yield from problems or [Finding("table", "", table.full_name)]
-    if problems:
+    names, messages = table.names, MessageTable(table.names)
+    if not may_use_schema(connection, names.schema):
+        yield from _broken("table", connection, table.places)
         return
-    names, user = table.names, connection.info.user
-    for what, places in (("table mode", MessageTable(names).places), ("inbox", InboxTable(names).places)):
-        if exists(connection, next(iter(places.values()))):  # what a database has beside them (R75)
-            yield from (Finding(what, f"{one.what}: {one.harm}", one.fix) for one in breaches(connection, places))
-    for right, name in missing_rights(connection, names.schema, table.application_grant(user).rights):
-        yield Finding("grants", f"role {user} may not {right} on {name}", f"GRANT {right} ON {name} TO {written(user)}")
-    yield from examine_publishing(connection, table.names)
+    kinds = (table.places, messages.places, InboxTable(names).places)
+    callbacks, is_published_to, inbox = (exists(connection, next(iter(places.values()))) for places in kinds)
+    if half_mode and (callbacks or not (is_published_to or inbox)):
+        yield from _examine_half_mode(connection, table)
+    elif half_mode:
+        yield Finding("table", "", f"{table.full_name} does not exist: half mode is not used here")
+    if is_published_to:
+        yield from _broken("table mode", connection, messages.places)
+        yield from examine_publishing(connection, names)
+    elif half_mode or inbox:
+        yield Finding("table mode", "", f"{messages.full_name} does not exist: table mode is not used here")
+    else:
+        yield from _broken("table mode", connection, {Table.MESSAGE: messages.places[Table.MESSAGE]})
+    if inbox:
+        yield from _broken("inbox", connection, kinds[-1])
     for setting in ("fsync", "full_page_writes"):
         row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
         if row is not None and row[0] != "on":
             yield Finding("durability", f"{setting} is {row[0]}: a crash can lose decisions", f"set {setting} = on")
+
+
+def _broken(what: str, connection: psycopg.Connection[Any], places: Places) -> Iterator[Finding]:
+    """Yield which conditions of their contract tables break (R75)."""
+    yield from (Finding(what, f"{one.what}: {one.harm}", one.fix) for one in breaches(connection, places))
+
+
+def _examine_half_mode(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
+    if problems := _problems("table", connection, table):
+        yield from problems
+        return
+    yield Finding("table", "", table.full_name)
+    user = connection.info.user
+    for right, name in missing_rights(connection, table.names.schema, table.application_grant(user).rights):
+        yield Finding("grants", f"role {user} may not {right} on {name}", f"GRANT {right} ON {name} TO {written(user)}")
 
 
 def _examine_callbacks(what: str, connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
@@ -107,12 +137,10 @@ def _problems(what: str, connection: psycopg.Connection[Any], table: CallbackTab
 
 
 def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[Finding]:
-    """Yield whether the connection's role may publish in table mode, if the message table exists.
+    """Yield whether the connection's role may publish to the message table.
 
     The checker's role publishes nothing. It is the one that may delete rows of the callback table.
     """
-    if not exists(connection, (names.schema, names.message)):
-        return
     user, schema = connection.info.user, names.schema
     needed = (("INSERT", names.message), ("SELECT", names.message), ("SELECT", names.delivered))
     lacks = [
@@ -126,7 +154,8 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
         yield Finding("table mode", "", f"role {user} may publish to {written(schema, names.message)}")
     elif missing_rights(connection, schema, {names.transaction: ("DELETE",)}):
         problem = f"role {user} may not {', '.join(lacks)}: publish() or outcome() in table mode fails"
-        yield Finding("table mode", problem, f"run `outbox table create --application-role {written(user)}`")
+        create = f"outbox table create --application-role {written(user)}"
+        yield Finding("table mode", problem, f"let the owner of the tables run `{create}`")
 
 
 def examine_unnamed(

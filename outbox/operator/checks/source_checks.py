@@ -11,6 +11,7 @@ from outbox._postgres.dsn import connection_remedy
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import breaches
+from outbox._postgres.table_errors import LOOK
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
@@ -163,10 +164,11 @@ def _examine_tables(connection: psycopg.Connection[Any], what: str, table: Messa
         problem = f"table {table.full_name} has no index on xid: each batch reads the whole table"
         yield Finding(what, problem, "run `outbox table create`")
     lacks = missing_rights(connection, table.names.schema, table.relay_grant(user).rights)  # an operator's, too
-    for privilege, name in lacks:
-        fix = f"run `outbox table create --relay-role {written(user)}`, or name the relay's role"
-        yield Finding(what, f"role {user} may not {privilege} on {name}", fix)
-    if not lacks:
+    if lacks:
+        rights = ", ".join(f"{privilege} on {name}" for privilege, name in lacks)
+        fix = f"{LOOK}; if it is the relay's, run `outbox table create --relay-role {written(user)}`"
+        yield Finding(what, f"role {user} may not {rights}", fix)
+    else:
         yield Finding(what, "", f"role {user} may deliver, and decide on discarded rows")
     if connection.execute("SELECT current_setting('autovacuum')").fetchone() != ("on",):
         yield Finding(what, "autovacuum is off: the table grows without end", "set autovacuum = on")

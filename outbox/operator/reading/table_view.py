@@ -94,7 +94,8 @@ def table_connection(
             yield connection
         except psycopg.Error as error:
             role = connection.info.user
-            right = foreign.relay_right(role) if foreign else f"--relay-role {written(role)}"
+            right = f"--relay-role {written(role)}" if writes else ""
+            right = foreign.relay_right(role) if foreign else right
             explained = explanation_of(error, names.schema, names.source, right)
             raise (TableError if explained else ConfigurationError)(
                 f"Table source {source}: {explained or query_problem(error)}"

@@ -232,7 +232,7 @@ def _visible(found: Findings) -> Conclusion | None:
     if unseen := sorted(found.ids(EventKind.DELIVERED).keys() - seen.keys()):
         why = f"the table has evidence of all, and message {_some(unseen)} is not in what was read"
         return Conclusion(Status.DELIVERED, why)
-    of_rows = "each message of it that was found" + (", and no row of it waits" if found.is_of_rows else "")
+    of_rows = "each message of it that was found" + (", and no row of it waits" if found.outcomes else "")
     return Conclusion(Status.VISIBLE, f"readers see {'every message of it that counts' if counting else of_rows}")
 
 

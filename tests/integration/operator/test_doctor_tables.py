@@ -7,10 +7,12 @@ import psycopg
 import pytest
 
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.table_errors import LOOK
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.doctor import app
+from outbox.operator.commands.find import app as find
 from outbox.settings import TableNames
-from tests.support.commands import call_for_json, run_command
+from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, execute, publish, relay_settings
 
@@ -99,7 +101,11 @@ def test_rights_of_the_role_are_named(store: Site) -> None:
     tables = {SOURCE: {"dsn": dsn, "table_prefix": store.name}}
     (wrong,) = [one for one in _findings(store, Exit.FINDINGS, OUTBOX_TABLES=json.dumps(tables)) if not one["fine"]]
     assert f"role {role} may not DELETE on" in wrong["finding"]
-    execute(store, f"GRANT DELETE ON {{message}} TO {role}")
+    assert wrong["fix"].startswith(f"{LOOK}; if it is the relay's, run `outbox table create --relay-role {role}`")
+    store.sql(f"REVOKE SELECT ON {store.tables.message} FROM {role}")
+    code, printed = call_command(find, store, "--key", "a", environ={"OUTBOX_TABLES": json.dumps(tables)})
+    assert (code, LOOK in printed, "--relay-role" in printed) == (Exit.UNPROVABLE, True, False), printed
+    execute(store, f"GRANT SELECT, DELETE ON {{message}} TO {role}")
     execute(store, "DELETE FROM {message}")  # what waits without a relay is a finding
     fine = _findings(store, Exit.OK, OUTBOX_TABLES=json.dumps(tables))
     assert any("decide on discarded rows" in one["finding"] for one in fine)

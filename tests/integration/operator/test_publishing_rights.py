@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 
+from outbox._kafka.channel import create_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
@@ -10,8 +11,9 @@ from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.database_checks import examine_database
 from outbox.operator.commands.doctor import app
+from outbox.protocol.names import Channel
 from relay.table.source_table import SourceTable
-from tests.support.commands import call_command
+from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site
 
 
@@ -29,6 +31,29 @@ def test_a_role_without_insert_on_the_message_table_is_found(site: Site) -> None
         messages.create(connection, [messages.application_grant(role)])
     with psycopg.connect(url) as connection:
         assert all(one.fine for one in examine_database(connection, table))
+
+
+@pytest.mark.parametrize("tables_only", [True, False])
+def test_a_database_of_table_mode_is_examined_as_its_application_uses_it(site: Site, *, tables_only: bool) -> None:
+    messages, role, url = MessageTable(site.tables), f"{site.name}_app", site.role("app")
+    site.channel = Channel(site.name, tables_only=tables_only)
+    create_channel(site.kafka(), site.channel, partitions=1)
+
+    def examined() -> list[tuple[str, str]]:
+        code, document = call_for_json(app, site, environ={"OUTBOX_POSTGRES_URL": url})
+        wrong = [(one["finding"], one["fix"]) for one in document["findings"] if not one["fine"]]
+        assert code == (Exit.FINDINGS if wrong else Exit.OK)
+        return wrong or [(one["finding"], "") for one in document["findings"] if one["what"] == "table mode"]
+
+    for problem, fix in examined():
+        assert ("does not exist" in problem, "run `outbox table create`" in fix) == (True, True)
+    site.create_tables(MessageTable)
+    ((problem, fix),) = examined()
+    assert problem.startswith(f"role {role} may not INSERT on {messages.full_name}, SELECT on {messages.full_name}, ")
+    assert fix == f"let the owner of the tables run `outbox table create --application-role {role}`"
+    with site.connect() as connection:
+        messages.create(connection, [messages.application_grant(role)])
+    assert examined() == [(f"role {role} may publish to {messages.full_name}", "")]
 
 
 def test_a_standby_with_a_wrong_role_or_name_is_found(site: Site) -> None:

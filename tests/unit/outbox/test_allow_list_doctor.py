@@ -2,11 +2,13 @@
 
 import pytest
 
+from outbox._rules.patterns import NO_LIST
 from outbox.operator.checks.channel_checks import examine_allow_list
 from outbox.operator.checks.source_checks import is_late, vacuum_problems
 from outbox.operator.state.channel_state import SourceState
 
 DENIED = ("denied topics", True, "unless an entry names them: _*, connect-*, *-changelog, *-repartition")
+OPEN_TO_ALL = "not set in this command's settings: with these every service may write to every topic"
 OPEN = "warning: a service without an entry may write to every topic"
 
 
@@ -21,7 +23,7 @@ OPEN = "warning: a service without an entry may write to every topic"
         ("production", {"*": ("*",)}, [(True, "*: *"), (True, OPEN)]),
         ("production", {"*": ("shop.*",), "admin": ("*",)}, [(True, "*: shop.*"), (True, "admin: *")]),
         ("development", {"*": ("*",)}, [(True, "*: *")]),
-        ("development", None, [(True, "not set: every service may write to every topic")]),
+        ("development", None, [(True, OPEN_TO_ALL)]),
         ("production", {}, [(True, "none: no service may write to any topic")]),
     ],
 )
@@ -34,7 +36,7 @@ def test_the_list_and_what_is_denied_are_shown(
 
 def test_a_missing_list_is_wrong_in_production() -> None:
     missing, denied = examine_allow_list("production", None)
-    assert (missing.fine, missing.problem) == (False, "allowed_topics is not set, and the profile is production")
+    assert (missing.fine, missing.problem) == (False, f"in the settings of this command {NO_LIST}")
     assert missing.fix.endswith('set allowed_topics = { "*" = ["*"] } if every service may write to every topic')
     assert denied.fine
 

@@ -160,14 +160,14 @@ class Inbox:
             kafka: Properties of librdkafka, without those of group, offsets and isolation.
             topics: One topic, or several.
             dead_letters: Topic to which a message is written that failed `attempts` times, with headers
-                `dead-letter-reason`, `-topic`, `-partition`, `-offset`, `-group` and `-attempts`. Its id is not stored,
-                so that it can be handled from there. None: the exception ends the call.
+                `dead-letter-reason`, `-topic`, `-partition`, `-offset`, `-group` and `-attempts`. Its id is not stored.
+                None: the exception ends the call.
             attempts: How often a message is tried.
             first_pause_seconds: Pause after the first failure.
             stop: Set it to end the call; needed in another thread than the main one, which gets no signals.
 
         Raises:
-            ConfigurationError: The inbox table does not exist, or `kafka` has a property that this call sets.
+            ConfigurationError: The inbox table or `dead_letters` is missing, or `kafka` has a property of this call.
             UsageError: `begin` opens no transaction.
         """
         from outbox._consume.consumer_loop import ConsumerLoop, asked_by_signal  # noqa: PLC0415 - who consumes otherwise

@@ -19,7 +19,7 @@ with extra("aiokafka", "Inbox.run_async()"):
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
     from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from outbox._consume.trial import Trial, described
+from outbox._consume.trial import DEAD_LETTER_SECONDS, Trial, no_such_topic
 from outbox.errors import ConfigurationError
 
 log = logging.getLogger("outbox")
@@ -76,14 +76,16 @@ class AsyncConsumerLoop:
             consumer = AIOKafkaConsumer(*self.topics, **arguments)
             try:
                 await consumer.start()
+                await self._find_dead_letters(consumer)
                 while not self.stop.is_set():
                     await self._take_some(consumer)
-            except KafkaError as error:  # the consumer does not repeat it by itself
+            except (KafkaError, TimeoutError) as error:  # the consumer does not repeat it by itself
                 log.warning("Consumer group %s: %s", self.group, error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.stop.wait(), _RESTART_SECONDS)
             finally:
-                await consumer.stop()
+                with suppress(TimeoutError):  # Kafka is frozen: the group misses this member later
+                    await asyncio.wait_for(consumer.stop(), DEAD_LETTER_SECONDS if self.stop.is_set() else None)
 
     async def _take_some(self, consumer: AIOKafkaConsumer) -> None:
         """Handle what has come, and commit its offsets."""
@@ -100,30 +102,38 @@ class AsyncConsumerLoop:
     async def _is_done(self, consumer: AIOKafkaConsumer, partition: TopicPartition, record: ConsumerRecord) -> bool:
         """Handle a record, as often as need be; return False if it was left."""
         place = record.topic, record.partition, record.offset
-        trial = Trial(self.attempts, self.first_pause, has_dead_letters=self.dead_letters is not None)
+        trial = Trial(place, self.attempts, self.first_pause, self.dead_letters)
         while True:
             try:
                 if trial.is_over:
-                    await self._bury(record, trial)
+                    await self._bury(consumer, record, trial)
                 else:
                     await self.handle(record)
             except Exception as error:  # noqa: BLE001 - the handler is the application's
                 pause = trial.failed(error)
-                log.warning("Message %s/%d/%d: %s; again in %.1f s", *place, described(error), pause)
             else:
                 return True
             if not await self._is_still_ours(consumer, partition, pause):
                 return False
 
-    async def _bury(self, record: ConsumerRecord, trial: Trial) -> None:
+    async def _find_dead_letters(self, consumer: AIOKafkaConsumer) -> None:
+        """End the loop if their topic does not exist."""
+        if topic := self.dead_letters:
+            async with asyncio.timeout(DEAD_LETTER_SECONDS):
+                if topic not in await consumer.topics():
+                    raise no_such_topic(topic)
+
+    async def _bury(self, consumer: AIOKafkaConsumer, record: ConsumerRecord, trial: Trial) -> None:
         """Write a record to the topic of dead letters, with the reason."""
-        topic, place = self.dead_letters or "", (record.topic, record.partition, record.offset)
+        topic = self.dead_letters or ""
+        await self._find_dead_letters(consumer)
         known = inspect.signature(AIOKafkaProducer).parameters
         arguments = {name: value for name, value in self.kafka.items() if name in known}
+        arguments["request_timeout_ms"] = round(1000 * DEAD_LETTER_SECONDS)
         async with AIOKafkaProducer(**arguments, enable_idempotence=True) as producer:
-            headers = [*record.headers, *trial.headers(self.group, place)]
+            headers = [*record.headers, *trial.headers(self.group)]
             await producer.send_and_wait(topic, record.value, record.key, headers=headers)
-        log.error("Message %s/%d/%d is a dead letter in topic %s", *place, topic)
+        log.error("Message %s/%d/%d is a dead letter in topic %s", *trial.place, topic)
 
     async def _is_still_ours(self, consumer: AIOKafkaConsumer, partition: TopicPartition, seconds: float) -> bool:
         """Wait as a member of the group; return whether the partition was ours all the time."""

@@ -14,9 +14,9 @@ from typing import Any
 from outbox._postgres.optional_packages import extra
 
 with extra("confluent-kafka", "Inbox.run()"):
-    from confluent_kafka import Consumer, KafkaException, Message
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
-from outbox._consume.trial import Place, Trial, described
+from outbox._consume.trial import DEAD_LETTER_SECONDS, Place, Trial, no_such_topic
 from outbox._kafka.client_log import logged
 from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.produce import write_all
@@ -33,6 +33,7 @@ _OURS = {
     "enable.auto.offset.store": False,  # an offset counts once its transaction is committed
     "isolation.level": "read_committed",
 }
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 
 @contextmanager
@@ -84,6 +85,8 @@ class ConsumerLoop:
             self._early.clear()
             self._has_failed = False
             with self._consumer() as consumer:
+                with suppress(KafkaException):  # Kafka is away: the topic is looked for again when it is needed
+                    self._find_dead_letters(consumer)
                 while not self.is_asked_to_stop() and not self._has_failed:
                     self._take_one(consumer)
             if self._has_failed:
@@ -119,27 +122,34 @@ class ConsumerLoop:
     def _is_done(self, consumer: Consumer, message: Message) -> bool:
         """Handle a message, as often as need be; return False if it was left."""
         place = message.topic() or "", message.partition() or 0, message.offset() or 0
-        trial = Trial(self.attempts, self.first_pause, has_dead_letters=self.dead_letters is not None)
+        trial = Trial(place, self.attempts, self.first_pause, self.dead_letters)
         while True:
             try:
                 if trial.is_over:
-                    self._bury(message, place, trial)
+                    self._bury(consumer, message, trial)
                 else:
                     self.handle(message)
             except Exception as error:  # noqa: BLE001 - the handler is the application's
                 pause = trial.failed(error)
-                log.warning("Message %s/%d/%d: %s; again in %.1f s", *place, described(error), pause)
             else:
                 return True
             if not self._is_still_ours(consumer, place, pause):
                 return False
 
-    def _bury(self, message: Message, place: Place, trial: Trial) -> None:
+    def _find_dead_letters(self, consumer: Consumer) -> None:
+        """End the loop if their topic does not exist."""
+        if topic := self.dead_letters:
+            error = consumer.list_topics(topic, DEAD_LETTER_SECONDS).topics[topic].error
+            if error is not None and error.code() in _NO_TOPIC:
+                raise no_such_topic(topic)
+
+    def _bury(self, consumer: Consumer, message: Message, trial: Trial) -> None:
         """Write a message to the topic of dead letters, with the reason."""
         topic = self.dead_letters or ""
-        headers: OutgoingHeaders = [*headers_of(message), *trial.headers(self.group, place)]
-        write_all(self.kafka, topic, [Record(topic, -1, message.key(), message.value(), headers)])
-        log.error("Message %s/%d/%d is a dead letter in topic %s", *place, topic)
+        self._find_dead_letters(consumer)
+        headers: OutgoingHeaders = [*headers_of(message), *trial.headers(self.group)]
+        write_all(self.kafka, topic, [Record(topic, -1, message.key(), message.value(), headers)], DEAD_LETTER_SECONDS)
+        log.error("Message %s/%d/%d is a dead letter in topic %s", *trial.place, topic)
 
     def _is_still_ours(self, consumer: Consumer, place: Place, seconds: float) -> bool:
         """Wait as a member of the group; return whether the partition was ours all the time."""

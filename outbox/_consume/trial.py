@@ -3,6 +3,7 @@
 A failure that passes by itself is not the message's, which is tried again for as long as that takes (R88).
 """
 
+import logging
 import socket
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,11 +13,16 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from outbox._postgres.optional_packages import is_psycopg
 from outbox._postgres.table_errors import sqlstate_of
-from outbox.errors import UsageError
+from outbox.errors import ConfigurationError, UsageError
 from outbox.protocol.half import Header
+
+log = logging.getLogger("outbox")
 
 Place = tuple[str, int, int]
 """Topic, partition and offset."""
+
+DEAD_LETTER_SECONDS = 5.0
+"""For a request about a dead letter, without which it is tried again: who asks the loop to stop waits for it."""
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _REASON_CHARACTERS = 1_000
@@ -39,14 +45,16 @@ class Trial:
     """The attempts at one message.
 
     Args:
+        place: Where the message is.
         most: After so many attempts that failed for a reason of the message, no more follow.
         first_pause: Seconds after the first failure; each further pause is twice as long, 30 s at most.
-        has_dead_letters: The message then becomes a dead letter; else its error ends the loop.
+        dead_letters: Topic to which the message then goes; None: its error ends the loop.
     """
 
+    place: Place
     most: int
     first_pause: float
-    has_dead_letters: bool
+    dead_letters: str | None
     made: int = 0
     reason: Exception | None = None
     _pause: float = field(init=False)
@@ -61,24 +69,29 @@ class Trial:
         return self.made >= self.most
 
     def failed(self, error: Exception) -> float:
-        """Note a failure; return the seconds to wait before what is next, or raise `Ended`."""
+        """Note and log a failure; return the seconds to wait before what is next, or raise `Ended`."""
+        what = described(error)
         if isinstance(error, Ended):
             raise error
-        if not self.is_over and not passes_by_itself(error):
+        if self.is_over:
+            what = f"not yet in the topic of dead letters, {self.dead_letters}: {type(error).__name__}: {error}"
+        elif not passes_by_itself(error):
             # No further attempt changes how something is used, such as a record without a message id.
             self.made = self.most if isinstance(error, UsageError) else self.made + 1
             self.reason = error
             if self.made >= self.most:
                 self._pause = self.first_pause
-                if not self.has_dead_letters:
+                if self.dead_letters is None:
                     raise Ended(error) from error
+                log.warning("Message %s/%d/%d: %s; the last attempt", *self.place, what)
                 return 0.0
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        log.warning("Message %s/%d/%d: %s; again in %.1f s", *self.place, what, pause)
         return pause
 
-    def headers(self, group: str, place: Place) -> list[Header]:
+    def headers(self, group: str) -> list[Header]:
         """Return the headers that a dead letter has besides its own: where it was, who gave it up, and why."""
-        topic, partition, offset = place
+        topic, partition, offset = self.place
         given = {
             "topic": topic,
             "partition": partition,
@@ -88,6 +101,16 @@ class Trial:
             "reason": f"{type(self.reason).__name__}: {self.reason}"[:_REASON_CHARACTERS],
         }
         return [(f"dead-letter-{name}", str(value).encode(errors="replace")) for name, value in given.items()]
+
+
+def no_such_topic(topic: str) -> Ended:
+    """Return what ends the loop where there is no topic for dead letters, which does not pass by itself."""
+    return Ended(
+        ConfigurationError(
+            f"Topic {topic!r} of `dead_letters` does not exist, or this client may not describe it: "
+            "create it, or grant DESCRIBE and WRITE on it, and start again."
+        )
+    )
 
 
 def passes_by_itself(error: BaseException) -> bool:

@@ -46,7 +46,9 @@ def why_refused(error: KafkaError, topic: str) -> str:
     return f"{error.name()}: {error.str()}"
 
 
-def write_all(kafka: Mapping[str, Any], topic: str, records: Iterable[Record]) -> None:
+def write_all(
+    kafka: Mapping[str, Any], topic: str, records: Iterable[Record], timeout: float = REQUEST_TIMEOUT
+) -> None:
     """Write records to a topic, and wait until Kafka has them."""
     refusals = _Refusals()
     with checked_properties():
@@ -55,11 +57,11 @@ def write_all(kafka: Mapping[str, Any], topic: str, records: Iterable[Record]) -
         for record in records:
             produce(producer, record)
             producer.poll(0)
-        until = time.monotonic() + REQUEST_TIMEOUT
+        until = time.monotonic() + timeout
         while (left := len(producer)) and time.monotonic() < until:
             producer.poll(_ROOM_SECONDS)  # flush() loses what a fatal error was
     if left:
-        raise ConfigurationError(f"Kafka did not take {left} records within {REQUEST_TIMEOUT:.0f} s: give them again")
+        raise ConfigurationError(f"Kafka did not take {left} records within {timeout:.0f} s: give them again")
 
 
 class _Refusals:

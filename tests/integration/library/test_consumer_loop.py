@@ -191,11 +191,27 @@ def test_dead_letter_that_kafka_refuses_is_written_again(work: Work, caplog: pyt
     work.fails = lambda what: ValueError() if what == "bad" else None
     work.write("bad", "tea")
     with work.running(dead_letters=work.dead, attempts=1):
-        wait_until(lambda: sum("again in" in line for line in caplog.messages) > 3)
+        wait_until(lambda: sum(f"dead letters, {work.dead}: " in line for line in caplog.messages) > 3)
         assert work.effects() == []
         work.site.set_topic(work.dead, "max.message.bytes", "10000")
         wait_until(lambda: work.effects() == ["tea"])
     assert len(work.site.wait_visible(1, "dead")) == 1
+    assert not [line for line in caplog.messages if "again in 0.0 s" in line]
+
+
+def test_missing_topic_of_dead_letters_ends_the_call(work: Work) -> None:
+    """It is missing when the call begins, or is deleted later."""
+    work.write("tea")
+    with pytest.raises(ConfigurationError, match=r"none' of `dead_letters` does not exist, .*: create it"):
+        work.run(threading.Event(), dead_letters=work.site.topic("none"))
+    assert work.calls == []
+    work.fails = lambda what: ValueError() if what == "bad" else None
+    gone = pytest.raises(ConfigurationError, match=f"Topic '{work.dead}' of")
+    with gone, work.running(dead_letters=work.dead) as done:
+        wait_until(lambda: work.effects() == ["tea"])
+        work.site.delete_topics(work.dead)
+        work.write("bad")
+        wait_until(done.done)
 
 
 def test_message_of_a_lost_partition_is_left_to_its_next_owner(work: Work) -> None:

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from stack import Stack
+from tests.integration.library.test_consumer_loop import WAYS, Work
 from tests.support.billing import Billing
 from tests.support.harness import Site, wait_until
 from tests.support.servers import UNFENCED
@@ -23,6 +24,8 @@ PROGRAMS = ("consumer.py", "aiokafka_consumer.py")
 WAIT_SECONDS = 150.0
 FROZEN_SECONDS = 25.0
 """Longer than a member of the group may be silent, so that the group has lost it when the broker wakes."""
+
+STOP_SECONDS = 12.0
 
 QUICK = json.dumps({"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000", "max.poll.interval.ms": "6000"})
 
@@ -102,6 +105,28 @@ def test_an_example_consumer_goes_on(
             process.terminate()
             assert process.wait(60) == 0
         assert sorted(billing.invoices()) == sorted(sent)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_consumer_that_cannot_write_a_dead_letter_stops(
+    own: Stack, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Site(own.bootstrap_servers, own.postgres_url) as site:
+
+        def freezes(_: str) -> Exception:
+            own.kafka.pause()
+            return ValueError()
+
+        work = Work(site, way, freezes)
+        work.write("bad")
+        try:
+            with work.running(dead_letters=work.dead, attempts=1):
+                wait_until(lambda: f"dead letters, {work.dead}: " in caplog.text)
+                time.sleep(1)  # the next attempt has begun
+                began = time.monotonic()
+            assert time.monotonic() - began < STOP_SECONDS
+        finally:
+            own.kafka.resume()
 
 
 def test_a_consumer_waits_for_its_topic(own: Stack) -> None:

@@ -14,7 +14,9 @@ import typer
 
 from outbox._cli.setting_options import option, subcommand
 from outbox._postgres.message_table import MessageTable
+from outbox._security.encryption import remote_brokers
 from outbox.errors import ConfigurationError, UsageError
+from outbox.message import Message
 from outbox.operator.settings import Given, RightsSettings
 from outbox.settings import TableNames
 
@@ -36,7 +38,7 @@ class Migration(enum.StrEnum):
 _NEXT = {
     Migration.DJANGO: 'python manage.py migrate   # INSTALLED_APPS += ["outbox.django"]; OUTBOX = {{"name": "{}"}}',
     Migration.ALEMBIC: "alembic upgrade head   # once outbox_tables.py is among your versions",
-    Migration.SQL: "psql -v ON_ERROR_STOP=1 -v application=ROLE -v relay=ROLE -f outbox_tables.sql   # as the owner",
+    Migration.SQL: "psql -v application=ROLE -v relay=ROLE -f outbox_tables.sql   # as the owner",
 }
 """How the migration is run; `{}` is the service."""
 
@@ -45,13 +47,31 @@ _THEN = """\
   kafka-topics.sh --bootstrap-server {servers} --create --topic …   # each of {topics} that is missing
   docker build --target services --tag kafka-transactional-outbox:local .   # in a clone
   kubectl create secret …   # as relay.kubernetes.yaml has it; for compose write the file outbox_dsn
-Then start the relay."""
+{local}Then start the relay: by compose, by Kubernetes, or without Docker, and look at it:
+  docker compose --file compose.yaml --file relay.compose.yaml up relay
+  kubectl apply --filename relay.kubernetes.yaml
+  OUTBOX_ALLOWED_TOPICS='{allowed}' outbox relay {of}
+  outbox doctor {of}"""
+_LOCAL = "  # {} is the container itself in both relay files: write the address that containers reach, as kafka:9092\n"
+
+_ROLE_GIVEN = """\
+\\if :{{?{0}}}
+\\else
+DO $$ BEGIN RAISE 'Nothing was changed. Give psql -v {0}=ROLE.'; END $$;
+\\endif
+"""
+_SQL = "\\set ON_ERROR_STOP on\n{}BEGIN;\n{}COMMIT;\n"
 
 
 def files(service: str, topics: Sequence[str], servers: str, migration: Migration) -> dict[str, str]:
     """Return the files by name; names that a relay would refuse are refused."""
     allowed = {service: list(topics)}
-    RightsSettings({}, allowed_topics=allowed, tables={service: {"dsn_file": _DSN_FILE}})
+    for one in topics:
+        Message(one.removesuffix("*") or "every", None)  # refuses what no message may be for
+    try:
+        RightsSettings({}, allowed_topics=allowed, tables={service: {"dsn_file": _DSN_FILE}})
+    except ConfigurationError as error:
+        raise UsageError(f"--service {service!r} cannot be used: {error}") from error
     words = ["relay", "--table", f"{service}=@{_DSN_FILE}", "--bootstrap-servers", servers, "--http-port", "8080"]
     given = {"command": json.dumps(words), "allowed": json.dumps(allowed), "grace": GRACE_SECONDS}
     given |= {"name": f"{service.replace('_', '-')}-relay"}  # Kubernetes takes no underscore
@@ -62,7 +82,8 @@ def files(service: str, topics: Sequence[str], servers: str, migration: Migratio
     elif migration is Migration.SQL:
         table = MessageTable(TableNames())
         grants = table.application_grant("application"), table.relay_grant("relay")
-        made["outbox_tables.sql"] = table.ddl(grants).replace(' TO "', ' TO :"')  # psql is told the roles
+        ddl = table.ddl(grants).replace(' TO "', ' TO :"')  # variables of psql
+        made["outbox_tables.sql"] = _SQL.format("".join(map(_ROLE_GIVEN.format, ("application", "relay"))), ddl)
     return made
 
 
@@ -89,4 +110,7 @@ def app(
             typer.echo(f"wrote {path}")
     except OSError as error:
         raise ConfigurationError(f"{error}. Give another --directory.") from error
-    typer.echo(f"Next:\n  {_NEXT[migration].format(service)}\n{_THEN.format(servers=servers, topics=', '.join(topic))}")
+    local = "" if remote_brokers({"bootstrap.servers": servers}) else _LOCAL.format(servers)
+    given = {"servers": servers, "topics": ", ".join(topic), "local": local, "allowed": json.dumps({service: topic})}
+    then = _THEN.format(**given, of=f"--table {service}=@outbox_dsn --bootstrap-servers {servers}")
+    typer.echo(f"Next:\n  {_NEXT[migration].format(service)}\n{then}")

@@ -200,10 +200,13 @@ class Decision:
 
     def report(self) -> Iterator[Entry]:
         """Yield what happened, after `wait()`."""
-        done = "were delivered" if self.kind is OpKind.DELIVER else "were dropped"
-        count = f"{len(self.able) - len(self.left)} of {len(self.able)}"
-        yield Entry(f"{count} have left the discard topic and the tables: they {done}")
-        yield from dead_letters(self.left, "still there: refused again, or no relay has come to them yet", self.kind)
+        done, able = "delivered" if self.kind is OpKind.DELIVER else "dropped", self.able
+        yield Entry(f"{len(able) - len(self.left)} of {len(able)} transactions were {done}")
+        before = {(one.transaction, one.discarded_ms) for one in able}
+        again = [one for one in self.left if one.discarded_ms and (one.transaction, one.discarded_ms) not in before]
+        yield from dead_letters(again, f"{len(again)} were refused again", self.kind)
+        rest = [one for one in self.left if one not in again]
+        yield from dead_letters(rest, f"{len(rest)} are still there: no relay has come to them yet", self.kind)
 
     def documents(self) -> Iterator[dict[str, Any]]:
         there = {(entry.transaction, entry.service): entry for entry in self.left}

@@ -52,13 +52,13 @@ def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: 
     assert f"\n2 of orders  TOPIC_MISSING  {site.topic('gone')}\n" in run_command(site, "discarded").stdout
     early = run_command(site, "discarded", "deliver", first, "--yes", "--wait-seconds", "1")
     assert early.returncode == Exit.FINDINGS
-    assert "0 of 1 have left" in early.stdout
-    assert "still there" in early.stdout
+    assert "0 of 1 transactions were delivered" in early.stdout
+    assert any(one in early.stdout for one in ("1 were refused again", "1 are still there")), "a relay may come later"
     site.create_topics("gone")
     done = run_command(site, "discarded", "deliver", first, "--comment", "the topic is there", typed="y\n")
     assert done.returncode == Exit.OK, done.stdout
     assert "1 transactions, 1 messages, will be delivered" in done.stdout
-    assert "1 of 1 have left" in done.stdout
+    assert "1 of 1 transactions were delivered" in done.stdout
     (record,) = site.wait_visible(1, "gone")
     assert (record.message_id, record.value) == (f"{first}/0", b"one")
     assert dict(record.headers)[LATE_HEADER] == b"TOPIC_MISSING"
@@ -76,7 +76,7 @@ def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: HalfOutbo
     assert len(_list(site)) == 2
     done = run_command(site, "discarded", "drop", "--all", "--reason", "topic_missing", "--yes")
     assert done.returncode == Exit.OK, done.stdout
-    assert "2 of 2 have left" in done.stdout
+    assert "2 of 2 transactions were dropped" in done.stdout
     assert [entry.transaction_id for entry in _operators_ops(site)] == ids
     assert _list(site) == []
     site.create_topics("gone")
@@ -92,4 +92,4 @@ def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: HalfOutbo
     assert refused.returncode == Exit.FINDINGS
     assert "can only be dropped" in refused.stdout
     dropped = run_command(site, "discarded", "drop", "--all", "--yes")
-    assert (dropped.returncode, "1 of 1 have left" in dropped.stdout) == (Exit.OK, True), dropped.stdout
+    assert (dropped.returncode, "1 of 1 transactions were dropped" in dropped.stdout) == (Exit.OK, True), dropped.stdout

@@ -47,9 +47,9 @@ def test_discarded_rows_are_delivered_once_their_topic_is_there(store: Site) -> 
     code, printed = call_command(app, store, *words, environ=relay_settings(store), typed="y\n")
     assert code == Exit.FINDINGS
     assert "1 of them are rows, which go back into their message table" in printed
-    assert "0 of 1 have left" in printed
+    assert "0 of 1 transactions were delivered" in printed
     assert printed.count(f"{first['transaction']}/") == printed.count(" is now ") == 2
-    still = printed.partition("still there: ")[2]
+    still = printed.partition("are still there: ")[2]
     assert (first["transaction"] in still, printed.partition(" is now ")[2].partition("/")[0] in still) == (False, True)
     assert waiting(store) == 2
     store.create_topics("gone")
@@ -98,6 +98,6 @@ def test_discarded_rows_are_dropped_for_good(store: Site) -> None:
     assert "2 transactions, 2 messages, will be removed for good" in asked
     assert len(_list(store)) == 2
     code, printed = call_command(app, store, "drop", "--all", "--yes", environ=relay_settings(store))
-    assert (code, "2 of 2 have left" in printed) == (Exit.OK, True)
+    assert (code, "2 of 2 transactions were dropped" in printed) == (Exit.OK, True)
     assert _list(store) == []
     assert waiting(store) == 0

@@ -23,9 +23,9 @@ def _migrate(site: Site, folder: Path, url: str, template: str) -> str:
     """Make the tables as their owner; return by what application and relay connect: SQL gives rights to their role."""
     if not template:
         role = {**conninfo_to_dict(site.role("shop")), "dbname": f"{site.name}_other"}
-        given = [f"--set={one}" for one in ("ON_ERROR_STOP=1", f"application={role['user']}", f"relay={role['user']}")]
+        given = [f"--set={one}" for one in (f"application={role['user']}", f"relay={role['user']}")]
         psql = postgres_binaries(None, folder) / "psql"
-        ran([psql, url, *given, "--single-transaction", "--file", folder / "outbox_tables.sql"], check=True)
+        ran([psql, url, *given, "--file", folder / "outbox_tables.sql"], check=True)
         return make_conninfo("", **role)
     command.init(Config(folder / "alembic.ini"), str(folder / "migrations"), template)
     (folder / "outbox_tables.py").rename(folder / "migrations" / "versions" / "outbox_tables.py")

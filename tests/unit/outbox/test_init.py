@@ -24,7 +24,10 @@ def _init(folder: Path, service: str = "shop", migration: str = "sql") -> tuple[
 def test_compose_and_kubernetes_run_the_same_relay(tmp_path: Path) -> None:
     code, printed = _init(tmp_path / "new", migration="django")
     assert (code, 'OUTBOX = {"name": "shop"}' in printed) == (Exit.OK, True)
-    assert all(step in printed for step in ("channel create", "--create --topic", "docker build", "create secret"))
+    assert all(
+        step in printed
+        for step in ("channel create", "--create --topic", "docker build", "create secret", "outbox relay --table")
+    )
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [COMPOSE, KUBERNETES]
     relay = yaml.safe_load((tmp_path / "new" / COMPOSE).read_text())["services"]["relay"]
     deployment, budget = yaml.safe_load_all((tmp_path / "new" / KUBERNETES).read_text())
@@ -52,4 +55,5 @@ def test_nothing_is_overwritten_and_nothing_else_written(tmp_path: Path) -> None
     assert (code, f"{KUBERNETES} exists and is not overwritten" in printed) == (Exit.CONFIGURATION, True)
     for folder, service in ((tmp_path / KUBERNETES, "shop"), (tmp_path / "new", "My Shop")):
         assert _init(folder, service)[0] == Exit.CONFIGURATION
+    assert "--service 'My Shop' cannot be used" in _init(tmp_path / "new", "My Shop")[1]
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(KUBERNETES, "mine")]

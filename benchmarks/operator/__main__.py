@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -92,16 +91,22 @@ def _environment(site: Site) -> dict[str, str]:
     return {**site.environment(), **relay_settings(site)}
 
 
+# A process begins with the peak of the one that it was forked from, so a small one is between.
+_MEASURED = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stderr=subprocess.STDOUT).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(code)
+"""
+
+
 def _run(site: Site, command: Command) -> tuple[float, float]:
     began = time.monotonic()
-    words = [sys.executable, "-m", "outbox", *command.words]
-    process = subprocess.Popen(words, env=_environment(site), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    output = process.stdout.read() if process.stdout else b""
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in command.codes:
-        raise RuntimeError(f"`outbox {' '.join(command.words)}` ended with {process.returncode}: {output.decode()}")
-    return time.monotonic() - began, used.ru_maxrss / _MIB
+    words = [sys.executable, "-S", "-c", _MEASURED, sys.executable, "-m", "outbox", *command.words]
+    ran = subprocess.run(words, env=_environment(site), capture_output=True, text=True, check=False)
+    if ran.returncode not in command.codes:
+        raise RuntimeError(f"`outbox {' '.join(command.words)}` ended with {ran.returncode}: {ran.stdout}")
+    return time.monotonic() - began, int(ran.stderr.split()[-1]) / _MIB
 
 
 def measure_pages(site: Site, chosen: Mapping[str, str]) -> list[Figure]:

@@ -61,6 +61,7 @@ class Size:
     warm_up: float
     whole: bool
     without: tuple[str, ...]
+    rate: tuple[int, ...]
 
     def scenes(self) -> list[Scene]:
         """Return what waits in the drains; of large bodies there are fewer."""
@@ -71,7 +72,7 @@ class Size:
 
     def rates(self) -> list[int]:
         """Messages per second of the steady runs."""
-        return [50, RATE, 1_000, BUSY] if self.whole else [RATE, BUSY]
+        return list(self.rate) or ([50, RATE, 1_000, BUSY] if self.whole else [RATE, BUSY])
 
     def loads(self) -> list[Load]:
         """How applications run."""
@@ -120,6 +121,7 @@ Count = Annotated[int, typer.Option(min=10, help="Transactions of each thread of
 WarmUp = Annotated[float, typer.Option(min=0, help="Seconds to warm up.")]
 Without = Annotated[list[str] | None, typer.Option(help="A peer that is left out; may be repeated.")]
 Whole = Annotated[bool, typer.Option("--whole", help="The whole matrix: all sizes, rates and threads (hours).")]
+Rate = Annotated[list[int] | None, typer.Option(help="Messages per second of the steady runs; may be repeated.")]
 Output = Annotated[Path, typer.Option(help="The results' file.")]
 
 
@@ -134,10 +136,11 @@ def main(
     warm_up: WarmUp = 15.0,
     whole: Whole = False,
     without: Without = None,
+    rate: Rate = None,
     output: Output = FOLDER / "peers.json",
 ) -> None:
     """Measure the project beside its peers in the same run; a peer that cannot start is reported as not measured."""
-    size = Size(rounds, messages, halves, seconds, count, warm_up, whole, tuple(without or ()))
+    size = Size(rounds, messages, halves, seconds, count, warm_up, whole, tuple(without or ()), tuple(rate or ()))
     settings = {name: getattr(size, name) for name in Size.__slots__}
     with start_place(warm_up) as (stack, site, application):
         run = Run(output, _environment(stack), settings)

@@ -19,9 +19,9 @@ def extra(names: str, what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
-        why = None if isinstance(cause, ModuleNotFoundError) else missing_libpq()
+        why = None if isinstance(error, ModuleNotFoundError) else missing_libpq()
         install = f"{what} needs an extra: pip install 'kafka-transactional-outbox[{names}]' ({cause})"
-        raise type(cause)(why or install, name=cause.name) from cause
+        raise (ImportError if why else type(cause))(why or install, name=cause.name) from cause
 
 
 def missing_libpq() -> str | None:

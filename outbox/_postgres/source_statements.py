@@ -37,6 +37,16 @@ PROGRESS: LiteralString = (
 )
 """The name of a source, and its `Progress`."""
 
+# Any role sees the ids of all sessions, and the times of its own. What has age 0 is the newest, and keeps nothing back.
+DEAD: LiteralString = (
+    "SELECT pg_stat_get_dead_tuples(CAST(%s AS regclass)), (SELECT held::text FROM"
+    " (SELECT unnest(ARRAY[backend_xid, backend_xmin]) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    " AND coalesce(datname, current_database()) = current_database()"
+    " AND pid <> ALL (ARRAY(SELECT pid FROM pg_stat_progress_vacuum)) UNION ALL SELECT xmin FROM pg_replication_slots"
+    " UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()) AS holder (held)"
+    " WHERE age(held) > 0 ORDER BY age(held) DESC LIMIT 1)"
+)
+
 HALT: LiteralString = (
     "UPDATE {source} AS s SET halted = %(reason)s FROM {source} AS was"
     " WHERE s.id = 0 AND was.id = 0 AND s.halted IS DISTINCT FROM CAST(%(reason)s AS text) RETURNING CAST(CASE WHEN"

@@ -19,7 +19,7 @@ from outbox._failpoints import failpoint
 from outbox._postgres.ddl import identifier, written
 from outbox._postgres.dead_letters import AT_ONCE, by_age
 from outbox._postgres.dsn import connect_dsn, query_problem, server_limits
-from outbox._postgres.source_statements import HALT, OWNER, OWNS, STATEMENT_SECONDS, TRY_OWN, Counts, Owner
+from outbox._postgres.source_statements import DEAD, HALT, OWNER, OWNS, STATEMENT_SECONDS, TRY_OWN, Counts, Owner
 from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Committed, Progress, contradiction
@@ -58,15 +58,6 @@ _OPTIONS = (
     " -c idle_session_timeout="
 )
 
-# Any role sees the ids of all sessions, and the times of its own. What has age 0 is the newest, and keeps nothing back.
-_DEAD: LiteralString = (
-    "SELECT pg_stat_get_dead_tuples(CAST(%s AS regclass)), (SELECT held::text FROM"
-    " (SELECT unnest(ARRAY[backend_xid, backend_xmin]) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-    " AND coalesce(datname, current_database()) = current_database()"
-    " AND pid <> ALL (ARRAY(SELECT pid FROM pg_stat_progress_vacuum)) UNION ALL SELECT xmin FROM pg_replication_slots"
-    " UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()) AS holder (held)"
-    " WHERE age(held) > 0 ORDER BY age(held) DESC LIMIT 1)"
-)
 _BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
 """Delivery waits while upkeep is at work."""
 
@@ -253,7 +244,7 @@ class OwnedTable(ABC):
         def read() -> Figures:
             oldest_seconds, waiting = self._figures()
             ((discarded, expiring),) = self._connection.execute(self._discards, soon).fetchall()
-            ((dead, held),) = self._connection.execute(_DEAD, (identifier(*self._place),)).fetchall()
+            ((dead, held),) = self._connection.execute(DEAD, (identifier(*self._place),)).fetchall()
             return oldest_seconds, self._oldest_snapshot.seconds(held), waiting, discarded, expiring, dead
 
         return self._keep_up("figures", read)

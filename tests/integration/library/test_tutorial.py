@@ -42,7 +42,7 @@ def test_the_program_of_a_driver_publishes(url: str, driver: str) -> None:
         subprocess.run([sys.executable, "-c", TABS[driver]], env=environment, check=True, timeout=60)
     with psycopg.connect(url) as connection:
         assert_published(connection, "orders", key="42", value={"id": 42}, count=1)
-        assert connection.execute("SELECT * FROM orders").fetchall() == [(42,)]
+        assert connection.execute("SELECT * FROM orders").fetchall() == [(42, None)]
 
 
 def test_the_function_for_django_is_one() -> None:

@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -70,7 +70,10 @@ def _send(console: Service, request: str) -> socket.socket:
 
 def _asks(service: Service) -> bool:
     """Whether a process has a connection to a server."""
-    return any(str(one.readlink()).startswith("socket:") for one in Path(f"/proc/{service.process.pid}/fd").iterdir())
+    with suppress(FileNotFoundError):  # closed meanwhile
+        files = Path(f"/proc/{service.process.pid}/fd").iterdir()
+        return any(str(one.readlink()).startswith("socket:") for one in files)
+    return False
 
 
 def _end(*services: Service) -> float:

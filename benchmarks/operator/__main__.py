@@ -51,10 +51,11 @@ class Command(NamedTuple):
     codes: Sequence[int] = (0,)
 
 
-def commands(ids: Ids) -> list[Command]:
+def commands(ids: Ids, topic: str) -> list[Command]:
     """Return the commands in their order: the last one leaves nothing undecided."""
     return [
-        *(Command(f"find_{key}", ["find", "--key", key]) for key in ("delivered", "waiting", "undecided", "dead7")),
+        Command("find_delivered", ["find", "--key", "delivered", "--topic", topic]),
+        *(Command(f"find_{key}", ["find", "--key", key]) for key in ("waiting", "undecided", "dead7")),
         Command("trace_delivered", ["trace", ids.delivered]),
         Command("trace_waiting", ["trace", ids.waiting]),
         Command("trace_undecided", ["trace", ids.undecided]),
@@ -165,7 +166,7 @@ def main(
         run = Run(output, environment(stack), asdict(size))
         ids = fill(site, size)
         run.measure("pages", partial(measure_pages, site, pages(ids)))
-        run.measure("commands", partial(measure_commands, site, commands(ids)))
+        run.measure("commands", partial(measure_commands, site, commands(ids, site.topic("orders"))))
         run.end()
 
 

@@ -173,7 +173,7 @@ def _ours(figure: Mapping[str, Any]) -> str:
 
 
 def _baseline(figure: Mapping[str, Any]) -> str:
-    if figure["ours"] is None:
+    if figure["ours"] is None or not figure["baseline"]:
         return ""
     if figure["baseline_value"] is None:
         return f"{figure['baseline']}: not measured, {figure['not_measured']}"

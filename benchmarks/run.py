@@ -48,6 +48,8 @@ def _show(figure: Figure) -> None:
 
 
 def _beside(record: Mapping[str, Any]) -> str:
+    if not record["baseline"]:
+        return "alone"
     value, spread = record["baseline_value"], record["spread"]["ratio"]
     beside = f"{record['baseline']} {'not measured' if value is None else f'{value:g}'}"
     if record["not_measured"]:

@@ -64,7 +64,7 @@ def run_steadily(site: Site, application: Application, tell: Tell, seconds: floa
 
 
 def in_transaction(rate: int) -> int:
-    """So many messages has a transaction at a rate."""
+    """Return how many messages a transaction has at a rate."""
     return 10 if rate >= BUSY else 1
 
 

@@ -28,7 +28,7 @@ class Size:
 
     Args:
         rows: That wait in the message table.
-        halves: That nobody decided, each of a transaction of its own.
+        halves: Undecided ones; each is the only message of its transaction.
         dead: Rows among the dead letters, for a topic that is missing.
         records: On the real topic, in twelve partitions.
     """

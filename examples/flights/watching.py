@@ -20,7 +20,7 @@ _START_SECONDS = 30.0
 
 
 def show_console(folder: Path, environ: Mapping[str, str]) -> None:
-    """Start a console and say where it is; end it after Ctrl-C, or after one look where nobody could press that."""
+    """Start a console and print its address; end it on Ctrl-C, without a terminal after one look."""
     log = folder / "console.log"
     with log.open("wb") as output:
         command = [sys.executable, "-m", "outbox", "console", "--listen", f"127.0.0.1:{_free_port()}"]

@@ -84,8 +84,7 @@ class AsyncConsumerLoop:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.stop.wait(), _RESTART_SECONDS)
             finally:
-                with suppress(TimeoutError):  # Kafka is frozen: the group misses this member later
-                    await asyncio.wait_for(consumer.stop(), DEAD_LETTER_SECONDS if self.stop.is_set() else None)
+                await consumer.stop()
 
     async def _take_some(self, consumer: AIOKafkaConsumer) -> None:
         """Handle what has come, and commit its offsets."""

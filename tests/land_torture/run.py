@@ -118,7 +118,7 @@ class Run:
         raise NotImplementedError
 
     def _note(self, found: int) -> None:
-        """Note what a check has seen: so many records of the sink."""
+        """Note a check, which found this number of records in the sink."""
         result, traffic = self.result, self._traffic
         result.checks += 1
         result.committed, result.aborted, result.lingering = traffic.committed, traffic.aborted, traffic.lingering

@@ -8,8 +8,8 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from outbox._postgres.message_table import MessageTable
@@ -17,6 +17,7 @@ from outbox._postgres.sink_tables import SinkTables
 from tests.land_torture.invariants import Violation
 from tests.land_torture.job import Job
 from tests.land_torture.run import Run, Say
+from tests.land_torture.traffic import beside
 from tests.support.harness import Site
 from tests.support.message_rows import relay_settings, wait_empty
 
@@ -43,17 +44,9 @@ class Files:
     def committed(self) -> int:
         return len(self.lines)
 
-    @contextmanager
-    def on(self) -> Iterator[None]:
+    def on(self) -> AbstractContextManager[None]:
         """Write while the block lasts."""
-        stop = threading.Event()
-        thread = threading.Thread(target=self._run, args=[stop])
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+        return beside(self._run)
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(_PAUSE_SECONDS):

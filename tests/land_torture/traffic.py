@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.support.harness import Site
@@ -18,6 +18,19 @@ _LINGERS = 0.05
 _OPEN_SECONDS = (0.5, 4.0)
 _KEYS = 200
 """So few that most batches change and delete some that others had."""
+
+
+@contextmanager
+def beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run something in a thread while the block lasts: until its event is set."""
+    stop = threading.Event()
+    thread = threading.Thread(target=run, args=[stop])
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 class Traffic:
@@ -37,14 +50,8 @@ class Traffic:
     @contextmanager
     def on(self) -> Iterator[None]:
         """Write while the block lasts; nothing is open afterwards."""
-        stop = threading.Event()
-        thread = threading.Thread(target=self._run, args=[stop])
-        thread.start()
-        try:
+        with beside(self._run):
             yield
-        finally:
-            stop.set()
-            thread.join()
         if self._trouble is not None:
             raise self._trouble
 

@@ -276,7 +276,8 @@ def test_the_documented_clean_up_deletes_what_is_old(site: Site, engine: Engine)
 def test_the_command_makes_the_table(site: Site) -> None:
     for _ in range(2):  # again: nothing changes
         assert f"table public.{site.name}_inbox is ready" in run_command(site, "table", "create", "--inbox").stdout
-    assert run_command(site, "table", "create", "--inbox", "--print-sql").stdout.strip() in inbox_ddl(site.tables)
+    printed = run_command(site, "table", "create", "--inbox", "--print-sql").stdout
+    assert inbox_ddl(site.tables) == f"DO $outbox$ BEGIN\n{printed}END $outbox$;\n"
     refused = run_command(site, "table", "create", "--consumer-role", "billing")
     assert (refused.returncode, "Give --inbox, too" in refused.stderr) == (Exit.CONFIGURATION, True)
     refused = run_command(site, "table", "create", "--inbox", "--relay-role", "one")

@@ -50,10 +50,10 @@ def _operators_ops(site: Site) -> list[OpEntry]:
 def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: HalfOutbox) -> None:
     first, second = _refused(site, outbox, "one", "two")
     assert f"\n2 of orders  TOPIC_MISSING  {site.topic('gone')}\n" in run_command(site, "discarded").stdout
-    early = run_command(site, "discarded", "deliver", first, "--yes", "--wait-seconds", "1")
+    early = run_command(site, "discarded", "deliver", first, "--yes", "--wait-seconds", "10")
     assert early.returncode == Exit.FINDINGS
     assert "0 of 1 transactions were delivered" in early.stdout
-    assert any(one in early.stdout for one in ("1 were refused again", "1 are still there")), "a relay may come later"
+    assert "1 were refused again" in early.stdout
     site.create_topics("gone")
     done = run_command(site, "discarded", "deliver", first, "--comment", "the topic is there", typed="y\n")
     assert done.returncode == Exit.OK, done.stdout

@@ -58,6 +58,9 @@ _OPTIONS = (
     " -c idle_session_timeout="
 )
 
+_NOT_REPLICATED = "01000"
+"""SQLSTATE of the warning that the wait for the synchronous standbys was cancelled, after the commit."""
+
 _BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
 """Delivery waits while upkeep is at work."""
 
@@ -134,6 +137,12 @@ class OwnedTable(ABC):
         self._connection = connection
         self._failing: set[str] = set()  # upkeep that failed when it was last tried
         self._oldest_snapshot = Unchanged()
+        self._doubt = ""  # why the last step may not be replicated
+        connection.add_notice_handler(self._hear)
+
+    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.sqlstate == _NOT_REPLICATED:
+            self._doubt = notice.message_primary or "warning"
 
     @property
     def origin(self) -> str:
@@ -213,6 +222,7 @@ class OwnedTable(ABC):
 
         Raises:
             UnsafeError: Another process changed the progress, or a row stays where it was. Nothing was written.
+            psycopg.OperationalError: The wait for the synchronous standbys was cancelled. The next step waits again.
         """
 
     # --- upkeep
@@ -297,6 +307,7 @@ class OwnedTable(ABC):
             "delivered_nonce": after.delivered_nonce,
             **rows,
         }
+        self._doubt = ""
         try:
             moved = self._connection.execute(statement, parameters).fetchone()
         except psycopg.errors.InvalidTextRepresentation as error:
@@ -309,6 +320,8 @@ class OwnedTable(ABC):
                 f"{before.batch} of incarnation {before.incarnation}: it was changed or deleted, or a trigger or row "
                 f"security keeps it from being changed. The next try may find which, and no restart is needed. {HALTED}"
             )
+        if self._doubt:
+            raise psycopg.OperationalError(f"a step was not replicated: {self._doubt}; bring the standby back")
         failpoint("relay.table_moved")
         return after
 

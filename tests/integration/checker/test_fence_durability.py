@@ -4,26 +4,31 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import LiteralString
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 from checker.connection import UnreachableError, connect, connect_and_verify, oldest_prepared
 from checker.fencing.fence import Fence, NotReplicatedError
-from checker.rules.verdicts import Answers, Verdict
+from checker.rules.verdicts import Verdict
 from outbox import TableNames
 from outbox._postgres.callback_table import CallbackTable
-from outbox._settings.declared import CheckerDatabase
+from outbox._postgres.message_table import MessageTable
+from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.positions import Positions
+from relay.table.owned_table import open_session
+from relay.table.source_table import SourceTable
 from stack.ports import Ports
 from stack.postgres import STANDBY_NAME, Postgres
 from stack.postgres_binaries import postgres_binaries, server_user
@@ -103,20 +108,20 @@ def _shown(server: Postgres, name: str) -> str:
 
 
 def _while_waits_are_cancelled(
-    server: Postgres, checker: psycopg.Connection[tuple[str, ...]], request: CheckRequest
-) -> Answers:
+    server: Postgres, waiting: psycopg.Connection[tuple[str, ...]], do: Callable[[], object]
+) -> object:
     ended = threading.Event()
 
     def cancel() -> None:
         query = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
         with psycopg.connect(server.url, autocommit=True) as admin:
             while not ended.wait(0.01):
-                admin.execute(query, (checker.info.backend_pid,))
+                admin.execute(query, (waiting.info.backend_pid,))
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(cancel)
         try:
-            return Fence(TABLE, "c").check(checker, [request])
+            return do()
         finally:
             ended.set()
 
@@ -129,7 +134,7 @@ def test_a_row_that_is_not_replicated_is_not_told(primary: Postgres) -> None:
             writer.execute("SET synchronous_commit = local")
             _commit_row(writer, request)
             with pytest.raises(NotReplicatedError, match="bring the synchronous standby back"):
-                _while_waits_are_cancelled(primary, checker, request)
+                _while_waits_are_cancelled(primary, checker, lambda: Fence(TABLE, "c").check(checker, [request]))
         wait_until(lambda: Fence(TABLE, "c").check(checker, [request])[request.transaction_id][0] is Verdict.COMMITTED)
 
 
@@ -137,7 +142,20 @@ def test_a_rollback_row_that_is_not_replicated_is_not_told(primary: Postgres) ->
     with connect(_database(primary)) as checker:
         request = _request(checker)
         with _set(primary, "synchronous_standby_names", "nobody"), pytest.raises(NotReplicatedError):
-            _while_waits_are_cancelled(primary, checker, request)
+            _while_waits_are_cancelled(primary, checker, lambda: Fence(TABLE, "c").check(checker, [request]))
+
+
+def test_a_batch_whose_name_is_not_replicated_is_not_delivered(primary: Postgres) -> None:
+    settings = TableSettings(dsn=primary.url)
+    with psycopg.connect(primary.url) as connection:
+        MessageTable(NAMES).create(connection)
+    with closing(SourceTable("shop", settings, open_session(settings))) as owner:
+        step = partial(owner.move, before := owner.progress(), before.named(str(uuid4()), ()))
+        with (
+            _set(primary, "synchronous_standby_names", "nobody"),
+            pytest.raises(psycopg.OperationalError, match="not replicated"),
+        ):
+            _while_waits_are_cancelled(primary, owner._connection, step)
 
 
 def test_a_standby_is_the_same_database_and_another_server_is_not(pair: tuple[Postgres, Postgres], site: Site) -> None:

@@ -150,7 +150,7 @@ lock: setup ## Pin every dependency anew
 	$(COMPILE) requirements-sqlalchemy20.in -o requirements-sqlalchemy20.txt
 
 lock-jars: setup ## Resolve the jars of every lock file again
-	$(BIN)/python -m benchmarks.peers.lock_jars tests/support/oldest.lock
+	$(BIN)/python -m benchmarks.peers.lock_jars tests/support/oldest.lock tests/support/axe.lock
 
 dist: $(VENV)/.installed ## Build wheels and source archives of both distributions, and their bill of materials, into dist/
 	rm -rf dist build/sbom

@@ -8,8 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
+
+from outbox._jars.fetch import fetch
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 """Of Debian: `apt-get install chromium`."""
@@ -17,7 +21,17 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 TABS = 60
 """Presses of the tab key until something must have the focus."""
 
+_SERIOUS = """axe.run({preload: false}).then(found => found.violations
+  .filter(one => ["serious", "critical"].includes(one.impact))
+  .map(one => `${one.id}: ${one.help}: ${one.nodes.map(node => node.html).join(" ")}`))"""
+
 _NAME = "(e => (e.labels?.[0] ?? e).innerText.trim())(document.activeElement)"
+
+
+@cache
+def _axe() -> str:
+    (jar,) = fetch(Path(__file__).with_name("axe.lock"))
+    return ZipFile(jar).read("axe.min.js").decode()
 
 
 class Browser:
@@ -31,6 +45,9 @@ class Browser:
         self._session = {"sessionId": self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
         self._call("Page.enable")
         self._call("Log.enable")
+        self.resize(width, height)
+
+    def resize(self, width: int, height: int) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", **size)
 
@@ -59,6 +76,14 @@ class Browser:
 
     def run(self, script: str) -> Any:
         return self._call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+
+    def serious(self) -> list[str]:
+        """What axe finds serious or critical on the page, in a world of its own, which no policy of the page binds."""
+        frame = self._call("Page.getFrameTree")["frameTree"]["frame"]["id"]
+        world = {"contextId": self._call("Page.createIsolatedWorld", frameId=frame)["executionContextId"]}
+        self._call("Runtime.evaluate", expression=_axe(), **world)
+        found = self._call("Runtime.evaluate", expression=_SERIOUS, awaitPromise=True, returnByValue=True, **world)
+        return list(found["result"]["value"])
 
     def open(self, address: str) -> None:
         self._call("Page.navigate", url=address)

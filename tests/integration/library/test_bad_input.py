@@ -213,15 +213,6 @@ def test_tables_are_created_by_a_role_that_may_not_create_schemas(site: Site) ->
         assert _command(site, "table", "create", "--schema", site.name, environ=owner).returncode == 0
 
 
-@pytest.mark.long
-def test_the_doctor_says_when_nobody_answers(site: Site) -> None:
-    nobody = {"OUTBOX_BOOTSTRAP_SERVERS": NO_KAFKA, "OUTBOX_POSTGRES_URL": "postgresql://u:hidden@127.0.0.1:9/x"}
-    result = _command(site, "doctor", environ=nobody)
-    assert result.returncode == 2
-    assert "OUTBOX_BOOTSTRAP_SERVERS" in result.stdout
-    assert "OUTBOX_POSTGRES_URL" in result.stdout
-
-
 @pytest.mark.parametrize("service", ["relay", "checker"])
 @pytest.mark.parametrize(
     ("without", "says"), [("OUTBOX_BOOTSTRAP_SERVERS", "OUTBOX_BOOTSTRAP_SERVERS"), ("", "outbox channel create")]

@@ -42,25 +42,37 @@ def address(store: Site, tmp_path: Path) -> Iterator[str]:
     assert "Operator decides" in console.output()
 
 
-def _to_the_preview(page: Browser, address: str, state: str, verb: str) -> None:
+def _look(page: Browser, *sizes: tuple[int, int]) -> None:
+    """The page fits and is accessible, at the width of a desk and of a phone; it keeps the last one."""
+    for size in sizes:
+        page.resize(*size)
+        assert page.run("document.documentElement.scrollWidth <= innerWidth"), "it does not fit"
+        assert page.serious() == []
+
+
+def _to_the_preview(page: Browser, address: str, state: str, verb: str, *sizes: tuple[int, int]) -> None:
     """Find, story, preview; each page within its time."""
+    page.open(address.partition("?")[0])
+    assert "Who are you?" in page.text()
+    _look(page, *sizes)
     page.open(address)
     assert "Table sources" in page.text()
-    assert state != "discarded" or "1 of orders  TOPIC_MISSING" in page.text()
+    _look(page, *sizes)
+    assert state != "discarded" or "1 of orders TOPIC_MISSING" in page.text()
     page.type("Key", KEY)
     for step, seen in (("", "searched databases"), ("story", f"{state}: "), (f"preview: {verb}", "Reason")):
         began = time.monotonic()
         page.press(step)
         assert seen in page.text()
         assert time.monotonic() - began < PAGE_SECONDS
-        assert page.run("document.documentElement.scrollWidth <= innerWidth"), "it does not fit"
+        _look(page, *sizes)
     assert "$ outbox " in page.text()
 
 
 def test_a_dead_letter_is_delivered_in_three_steps(store: Site, address: str, tmp_path: Path) -> None:
     plant_discarded(store, KEY)
     with browser(tmp_path / "browser", *DESKTOP) as page:
-        _to_the_preview(page, address, "discarded", "deliver")
+        _to_the_preview(page, address, "discarded", "deliver", PHONE, DESKTOP)
         assert "go back into their message table" in page.text()
         if "OUTBOX_PICTURES" in os.environ:
             page.save(PICTURE)
@@ -68,6 +80,7 @@ def test_a_dead_letter_is_delivered_in_three_steps(store: Site, address: str, tm
         page.type("Reason", "the topic is there")
         page.press()
         assert "is now" in page.text()
+        _look(page, PHONE, DESKTOP)
         assert page.violations == []
     assert waiting(store) == 1
 
@@ -76,12 +89,13 @@ def test_an_undecided_transaction_is_rolled_back_on_a_phone(store: Site, address
     with store.half_outbox(publish_timeout_seconds=20.0) as outbox:
         (entry,) = send_halves(store, outbox, [Message(store.topic("orders"), "secret", KEY)])
     with browser(tmp_path / "browser", *PHONE) as page:
-        _to_the_preview(page, address, "undecided", "rollback")
+        _to_the_preview(page, address, "undecided", "rollback", DESKTOP, PHONE)
         assert "its local transaction can no longer commit" in page.text()
         assert store.rows() == {}
         page.type("Reason", "its application is gone")
         page.press()
         assert "outcome: decided" in page.text()
+        _look(page, DESKTOP, PHONE)
         assert "secret" not in page.text()
         assert page.violations == []
     assert store.rows() == {entry.transaction_id: "R"}

@@ -68,21 +68,6 @@ def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: 
     assert last.reason.endswith(": the topic is there")
 
 
-def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: HalfOutbox) -> None:
-    ids = _refused(site, outbox, "one", "two")
-    asked = run_command(site, "discarded", "drop", "--all", typed="n\n")
-    assert "2 transactions, 2 messages, will be removed for good" in asked.stdout
-    assert _operators_ops(site) == []
-    assert len(_list(site)) == 2
-    done = run_command(site, "discarded", "drop", "--all", "--reason", "topic_missing", "--yes")
-    assert done.returncode == Exit.OK, done.stdout
-    assert "2 of 2 transactions were dropped" in done.stdout
-    assert [entry.transaction_id for entry in _operators_ops(site)] == ids
-    assert _list(site) == []
-    site.create_topics("gone")
-    assert site.read("gone") == []
-
-
 def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.service == "orders"
     site.relay(extra=QUICK)

@@ -12,7 +12,7 @@ from outbox._service.exit_codes import Exit
 from outbox.operator.commands.doctor import app
 from outbox.operator.commands.find import app as find
 from outbox.settings import TableNames
-from tests.support.commands import call_command, call_for_json, run_command
+from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, execute, publish, relay_settings
 
@@ -53,11 +53,6 @@ def test_a_fine_table_is_shown_with_its_rights(store: Site) -> None:
             "outbox pending",
         ),
         (
-            "INSERT INTO {message} (service, topic) VALUES ('g', '{topic}')",
-            "no owner: no relay delivers the 1 rows that wait",
-            "start a relay with shop in its setting tables",
-        ),
-        (
             (
                 "INSERT INTO {discarded} (xid, id, created_at, service, topic, partition, reason, detail)"
                 " SELECT '7', id, now(), 'g', 'orders', -1, reason, 'why' FROM (VALUES (1, 'TOO_LARGE'),"
@@ -67,30 +62,13 @@ def test_a_fine_table_is_shown_with_its_rights(store: Site) -> None:
             "see `outbox discarded list`",
         ),
     ],
-    ids=["missing", "column", "index", "unlogged", "vacuum", "halted", "late", "no owner", "discarded"],
+    ids=["missing", "column", "index", "unlogged", "vacuum", "halted", "late", "discarded"],
 )
 def test_what_is_wrong_has_a_fix(store: Site, statement: str, problem: str, fix: str) -> None:
     execute(store, statement)
     found, remedy = _problem(store)
     assert problem in found
     assert fix in remedy
-
-
-def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it(store: Site) -> None:
-    unknown = store.topic("nowhere")
-    execute(store, f"INSERT INTO {{message}} (service, topic) VALUES ('g', '{unknown}'), ('h', '{unknown}')")
-    execute(store, "INSERT INTO {message} (service, topic) VALUES ('g', '{topic}')")
-    store.relay(extra=relay_settings(store))
-
-    def wrong() -> list[tuple[str, str]]:
-        findings = call_for_json(app, store, environ=relay_settings(store))[1]["findings"]
-        mine = [one for one in findings if one["what"].startswith("table source")]
-        return [(one["finding"], one["fix"]) for one in mine if not one["fine"]]
-
-    wait_until(lambda: len(wrong()) == 1, explain=store.logs)
-    ((finding, fix),) = wrong()
-    assert finding == f"2 rows of g, h wait for topic {unknown}: TOPIC_MISSING, topic {unknown} does not exist"
-    assert fix.startswith("create the topic")
 
 
 def test_rights_of_the_role_are_named(store: Site) -> None:
@@ -109,20 +87,6 @@ def test_rights_of_the_role_are_named(store: Site) -> None:
     execute(store, "DELETE FROM {message}")  # what waits without a relay is a finding
     fine = _findings(store, Exit.OK, OUTBOX_TABLES=json.dumps(tables))
     assert any("decide on discarded rows" in one["finding"] for one in fine)
-
-
-def test_rows_that_wait_in_a_table_which_no_source_names_are_a_finding(store: Site) -> None:
-    """A relay without the setting `tables` delivers none of them, and does not fail."""
-    code, document = call_for_json(app, store)
-    assert code == Exit.OK, document
-    with store.connect() as connection:
-        publish(connection, store, "orders", ["a"])
-    code, document = call_for_json(app, store)
-    (wrong,) = [one for one in document["findings"] if not one["fine"]]
-    assert code == Exit.FINDINGS
-    assert wrong["finding"].startswith(f"rows wait in public.{store.tables.message}, the oldest for ")
-    assert "no relay delivers it, and the setting tables does not name it" in wrong["finding"]
-    assert "OUTBOX_TABLES" in wrong["fix"]
 
 
 def test_a_table_that_only_this_command_does_not_name_is_fine(store: Site) -> None:
@@ -149,11 +113,3 @@ def test_a_table_that_only_this_command_does_not_name_is_fine(store: Site) -> No
 def _of_unnamed(document: Any) -> list[Any]:
     """Return what the doctor found of a table that its settings do not name."""
     return [one for one in document["findings"] if "the setting tables does not name it" in one["finding"]]
-
-
-def test_a_relay_checks_its_message_tables(store: Site) -> None:
-    fine = run_command(store, "relay", "--check", environ=relay_settings(store))
-    assert (fine.returncode, f"table source {SOURCE}" in fine.stdout) == (0, True), fine.stdout
-    wrong = run_command(store, "relay", "--check", environ=relay_settings(store, {"table_prefix": "missing"}))
-    assert wrong.returncode == Exit.FINDINGS
-    assert "public.missing_message does not exist" in wrong.stdout

@@ -15,7 +15,7 @@ from outbox.protocol.envelope import Envelope
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site
-from tests.support.message_rows import SOURCE, create, insert, plant_discarded, relay_settings, wait_empty
+from tests.support.message_rows import SOURCE, create, plant_discarded, relay_settings
 
 KEY = "4711"
 
@@ -25,26 +25,6 @@ def _find(site: Site, *words: str, key: str = KEY, code: int = Exit.OK, environ:
     found, document = call_for_json(app, site, "--key", key, *words, environ=settings)
     assert found == code, document
     return document
-
-
-def _standings(document: Any) -> list[str]:
-    return [one["standing"] for one in document["messages"]]
-
-
-def test_a_row_that_waits_then_is_delivered(store: Site) -> None:
-    insert(store, KEY, "another")
-    topic = store.topic("orders")
-    (waits,) = _find(store)["messages"]
-    assert (waits["standing"], waits["topic"], waits["service"]) == ("waiting", topic, "orders")
-    store.relay(extra=relay_settings(store))
-    wait_empty(store)
-    document = _find(store, "--topic", topic)
-    (delivered,) = document["messages"]
-    assert (delivered["standing"], delivered["id"]) == ("delivered", waits["id"])
-    assert delivered["place"].startswith(f"{topic}/")
-    assert len([span for span in document["searched"] if span["topic"] == topic]) == 1  # its key's partition alone
-    assert _find(store, "--topic", topic, key="other", code=Exit.FINDINGS)["messages"] == []
-    assert _find(store, code=Exit.FINDINGS)["not_searched"][-1]["place"] == "what was delivered"
 
 
 def test_a_message_that_waits_for_its_time_is_found_and_counted(store: Site) -> None:
@@ -100,12 +80,3 @@ def test_halves_are_found_until_they_are_settled_and_in_the_discard_topic(site: 
     assert (story["state"], story["behind"]) == ("committed", since)
     assert f"it waits {since}: that one has the same key, and is not settled" in call_command(trace, site, committed)[1]
     assert call_for_json(trace, site, half["id"])[1]["behind"] is None
-
-
-def test_without_kafka_the_rows_are_found_and_the_rest_is_named(store: Site) -> None:
-    insert(store, KEY)
-    away = {"OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:9"}
-    document = _find(store, environ=away)
-    assert _standings(document) == ["waiting"]
-    assert "Kafka" in [gap["place"] for gap in document["not_searched"]]
-    assert _find(store, key="other", code=Exit.UNPROVABLE, environ=away)["messages"] == []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from outbox._service.exit_codes import Exit
-from outbox.operator.commands import channel, discarded, doctor
+from outbox.operator.commands import channel, discarded
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
@@ -46,15 +46,6 @@ def test_channel(place: Site) -> None:
             place.channel.discard_topic,
         ]
         assert made["topics"][0].keys() == {"topic", "partitions", "replicas", "topic_id"}
-
-
-def test_doctor(place: Site) -> None:
-    code, told = call_for_json(doctor.app, place, "--profile", "production")
-    by_what = {one["what"]: one for one in told["findings"]}
-    assert (code, told["fine"]) == (Exit.FINDINGS, False)  # one replica
-    assert (by_what["broker"]["fine"], by_what["broker"]["fix"]) == (True, None)
-    assert by_what["contract: replication"]["fix"].startswith("give it 3 replicas")
-    assert by_what["allowed topics"]["fix"].startswith("list the topics of each service")
 
 
 def test_what_lies_in_the_discard_topic(place: Site) -> None:

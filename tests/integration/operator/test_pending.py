@@ -1,5 +1,6 @@
 """`outbox pending`: what is undecided now, told without a trace."""
 
+import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 from outbox import HalfOutbox, Message
 from outbox._kafka.groups import committed_checkpoints
 from outbox._service.exit_codes import Exit
-from outbox.operator.commands import doctor, trace
+from outbox.operator.checks import channel_checks
+from outbox.operator.commands import doctor
 from outbox.operator.commands.pending import app
+from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource, encode_op
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import call_command, call_for_json
@@ -92,20 +95,6 @@ def test_a_decision_that_has_not_had_its_effect_is_told(site: Site, outbox: Half
     assert by_id[second.transaction_id]["disputed"]
 
 
-def test_a_real_topic_that_takes_no_messages_is_named(site: Site, outbox: HalfOutbox) -> None:
-    """By `pending`, `trace` and `doctor`: else only the relay's log has what a committed transaction waits for."""
-    topic = site.topic("other")
-    (message_id,) = publish_bulk(site, outbox, [Message(topic, "v", "k")])
-    site.delete_topics(topic)
-    expected = {"topic": topic, "reason": "TOPIC_MISSING", "detail": f"topic {topic} does not exist"}
-    assert _pending(site)["refusing"] == [expected]
-    assert f"messages for {topic} wait: TOPIC_MISSING" in call_command(app, site)[1]
-    assert call_for_json(trace.app, site, message_id)[1]["refusing"] == [expected]
-    assert f"messages for {topic} wait: TOPIC_MISSING" in call_command(trace.app, site, message_id)[1]
-    findings = call_for_json(doctor.app, site)[1]["findings"]
-    assert [one["fine"] for one in findings if one["what"] == "halves"] == [False]
-
-
 def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch) -> None:
     send_halves(site, outbox, _messages(site, 20))
     document = _pending(site, "--limit", "3")
@@ -145,3 +134,15 @@ def test_pending_is_readable_at_80_columns(site: Site, outbox: HalfOutbox) -> No
     assert any(line.endswith(" old, undecided") for line in lines)
     assert f"half partition {entry.partition}, offset 0, 1 message for {site.topic('orders')}" in lines
     assert max(map(len, lines[:5])) <= 80  # sums and entries; behind them are sentences, which a terminal wraps
+
+
+def test_a_listener_that_does_not_answer_is_named(
+    site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert outbox.settings.service == "orders"
+    control = HalfControl(site.topic("orders"), -1, str(uuid.uuid4()), 0, "pay", Truth.LISTENER)
+    site.produce(site.channel.half_topic, b"v", None, 0, headers=[*control.encode()])
+    silent = "no instance of service pay has answered what became of 1"
+    assert silent not in call_command(doctor.app, site)[1]
+    monkeypatch.setattr(channel_checks, "UNANSWERED_MS", -60_000)
+    assert f"warning: {silent}" in call_command(doctor.app, site)[1]

@@ -70,16 +70,6 @@ def test_a_check_of_the_checker_looks_at_each_database(site: Site, outbox: HalfO
 
 
 @pytest.mark.long
-def test_a_check_says_when_nobody_answers_or_there_is_no_channel(site: Site) -> None:
-    no_channel = run_command(site, "checker", "--check")
-    assert (no_channel.returncode, "outbox channel create" in no_channel.stdout) == (Exit.FINDINGS, True)
-    nobody = run_command(site, "relay", "--check", environ={"OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:9"})
-    assert (nobody.returncode, "Kafka does not answer" in nobody.stdout) == (Exit.FINDINGS, True)
-    wrong = run_command(site, "relay", "--check", environ={"OUTBOX_HTTP_PORT": "70000"})
-    assert (wrong.returncode, "setting http_port (OUTBOX_HTTP_PORT)" in wrong.stderr) == (Exit.CONFIGURATION, True)
-
-
-@pytest.mark.long
 def test_standby_relay_without_partitions_is_ready(site: Site, outbox: HalfOutbox) -> None:
     """It has joined its group, and was assigned nothing (R43)."""
     assert outbox.settings.service == "orders"

@@ -46,29 +46,6 @@ def _values(site: Site) -> list[bytes]:
     return sorted(record.key or b"" for record in site.read("orders"))
 
 
-def test_delivered_rows_of_a_restored_database_are_skipped(store: Site) -> None:
-    _restored(store)
-    relay = store.relay(extra=relay_settings(store))
-    wait_until(lambda: "Table source halted" in relay.output(), explain=store.logs)
-    code, looked = _resume(store)
-    assert code == Exit.FINDINGS
-    assert "kafka batch: 1" in looked
-    assert "decide on the rows" in looked
-    tried = _document(store, "--skip-delivered", "--dry-run")
-    assert (tried["outcome"], tried["rows"], tried["rows_found_delivered"]) == ("possible", 3, 2)
-    assert waiting(store) == 3
-    code, printed = _resume(store, "--skip-delivered", typed="y\n")
-    assert code == Exit.OK
-    assert "2 rows, which are on their real topics, will be deleted" in printed
-    assert "the numbers were set to 1; a relay delivers 1 rows" in printed
-    counted = "SELECT sum(upper(r) - lower(r)) FROM {delivered}, unnest(ids) AS r WHERE batch = 1"
-    assert execute(store, counted) == [(2,)], "what is skipped leaves evidence, too (R61)"
-    wait_empty(store)
-    store.wait_visible(3, "orders")
-    assert _values(store) == [b"one", b"three", b"two"]
-    assert _document(store, "--skip-delivered")["outcome"] == "not halted"
-
-
 def test_rows_are_delivered_again_where_that_is_wanted(store: Site) -> None:
     _restored(store)
     document = _document(store, "--deliver-again")

@@ -14,7 +14,7 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.partitioner import partition_for_key
 from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json
-from tests.support.harness import QUICK_CHECKS, Site, wait_until
+from tests.support.harness import QUICK_CHECKS, Site
 from tests.support.shop import Shop
 
 HOUR_MS = 3_600_000
@@ -97,23 +97,6 @@ def test_the_story_of_what_the_checker_rolled_back(site: Site) -> None:
     assert "ROLLBACK by checker" in details
 
 
-def test_the_story_of_what_cannot_be_delivered(site: Site) -> None:
-    site.create(partitions=1)
-    with Shop(site) as shop:
-        topic = shop.topic()
-        with shop.session() as session:
-            id_ = shop.publish(session, topic, "v").transaction_id
-        site.delete_topics(site.topic(topic))
-        site.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300"})
-        wait_until(lambda: _trace(site, id_)["state"] == "discarded", explain=site.logs)
-        document = _trace(site, id_)
-        (discarded,) = [event for event in document["timeline"] if event["what"] == "discarded"]
-        assert discarded["detail"].startswith("TOPIC_MISSING: ")
-        assert {"place": site.topic(topic), "why": "the topic does not exist, or may not be described"} in document[
-            "not_searched"
-        ]
-
-
 def test_what_was_not_read_is_never_called_empty(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.create("orders", partitions=1)
     outbox = site.half_outbox(publish_timeout_seconds=20.0)
@@ -180,17 +163,3 @@ def test_half_whose_clock_is_ahead_is_found(shop: Shop, made_ms: int) -> None:
 def test_what_keeps_it_from_looking_is_one_sentence(shop: Shop, words: tuple[str, ...], says: str) -> None:
     code, printed = call_command(app, shop.site, *words)
     assert (code, says in printed) == (Exit.CONFIGURATION, True), printed
-
-
-def test_a_database_that_is_down_is_said_and_the_topics_are_read(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.session() as session:
-        id_ = shop.publish(session, topic, "v").transaction_id
-    shop.records(1, topic)
-    environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": "postgresql://nobody@127.0.0.1:1/none"}
-    document = _trace(shop.site, id_, environ=environ)
-    assert (document["state"], document["databases"]) == ("visible", [])
-    (left,) = document["not_searched"]
-    assert left["place"] == "database default"
-    none = _trace(shop.site, id_, environ={"OUTBOX_POSTGRES_URL": None})
-    assert [one["place"] for one in none["not_searched"]] == ["callback tables"]

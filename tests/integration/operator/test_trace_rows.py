@@ -5,12 +5,10 @@ from typing import Any
 
 import psycopg
 
-from outbox import Message
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.resolve import app as resolve
 from outbox.operator.commands.trace import app
 from outbox.protocol.identifiers import table_transaction_id
-from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site
 from tests.support.message_rows import create, relay_settings, wait_empty
@@ -41,18 +39,12 @@ def _whats(document: Any) -> list[str]:
     return [event["what"] for event in document["timeline"]]
 
 
-def test_rows_that_wait_and_local_transactions_that_do_not(store: Site) -> None:
+def test_rows_that_wait_and_an_id_of_nothing(store: Site) -> None:
     waits = _committed(store)
     document = _trace(store, waits)
     assert (document["state"], _whats(document)) == ("waiting", ["local transaction", "row waits"])
     assert document["timeline"][0]["time_ms"] == document["timeline"][1]["time_ms"]
     assert document["timeline"][1]["position"] == int(waits.partition("/")[2])
-    with store.connect() as rolled_back, rolled_back.transaction(force_rollback=True):
-        gone = _publish(rolled_back, store)
-        opened = _trace(store, gone)
-        assert opened["state"] == "open"
-        assert f"pid {rolled_back.info.backend_pid}" in opened["conclusion"]
-    assert _trace(store, gone)["state"] == "rolled back"
     future = table_transaction_id(1 << 61, 1_700_000_000_000_000)
     unknown = _trace(store, future, code=Exit.FINDINGS)
     assert (unknown["state"], unknown["timeline"]) == ("not found", [])
@@ -99,19 +91,3 @@ def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(store: Si
     assert purged["state"] == "not found"
     assert "--topic" in purged["conclusion"]
     assert _trace(store, id_, "--topic", store.topic("orders"))["state"] == "visible"
-
-
-def test_a_discarded_row_is_found_with_its_reason(store: Site) -> None:
-    id_ = _committed(store, "gone")
-    store.relay(extra=relay_settings(store, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="300"))
-    wait_empty(store)
-    document = _trace(store, id_)
-    assert document["state"] == "discarded"
-    (event,) = [event for event in document["timeline"] if event["what"] == "row discarded"]
-    assert "TOPIC_MISSING: topic" in event["detail"]
-
-
-def test_halves_are_traced_beside_tables(store: Site) -> None:
-    with store.half_outbox() as outbox:
-        (entry,) = send_halves(store, outbox, [Message(store.topic("orders"), "v", "k")])
-    assert _trace(store, entry.transaction_id)["state"] == "undecided"

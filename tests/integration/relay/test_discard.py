@@ -97,25 +97,6 @@ def test_dead_letters_of_halves_leave_by_age_and_whole(site: Site) -> None:
     wait_until(lambda: by_age in relay.output(), explain=site.logs)
 
 
-@pytest.mark.long
-def test_a_topic_that_is_deleted_while_the_relay_knows_it_stops_nobody_for_long(site: Site) -> None:
-    site.create(partitions=1)
-    with Shop(site) as shop:
-        gone, there = shop.topic(), shop.topic()
-        site.relay(extra=IMPATIENT)
-        site.checker()
-        with shop.session() as session:
-            shop.publish(session, gone, "while it was there")
-        assert shop.delivered(1, gone) == ["while it was there"]
-        site.delete_topics(site.topic(gone))
-        with shop.session() as session:
-            discarded = shop.publish(session, gone, "too late")  # the library remembers the topic, too
-        with shop.session() as session:
-            shop.publish(session, there, "goes on")
-        assert [record.value for record in site.wait_visible(1, there, timeout=20)] == [b"goes on"]
-        assert _wait_for_manifest(site).transaction_id == discarded.transaction_id
-
-
 HALF = {"outbox-target": "t:-1", "outbox-transaction": f"1;{uuid.uuid4()}/0", "outbox-service": "orders;row"}
 
 MALFORMED: list[dict[str, str]] = [

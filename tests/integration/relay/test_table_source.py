@@ -9,7 +9,6 @@ from functools import partial
 
 import psycopg
 
-from outbox._kafka.groups import committed_checkpoints
 from outbox._postgres.message_table import MessageTable
 from outbox.protocol.identifiers import table_transaction_id
 from relay.table.source_table import BELOW_SECONDS
@@ -105,19 +104,6 @@ def test_a_large_transaction_stays_whole_and_keeps_the_order_of_its_keys(store: 
     )
 
 
-def test_a_missing_topic_holds_only_its_keys(store: Site) -> None:
-    relay(store)
-    insert(store, "one", topic="missing")
-    insert(store, "one", "two")
-    insert(store, "three")
-    assert [record.key for record in store.wait_visible(1, "orders")] == [b"three"]
-    store.create_topics("missing")
-    found = store.wait_visible(3, "orders")
-    assert {(record.key, record.value) for record in found} == {(b"one", b"2"), (b"two", b"1"), (b"three", b"1")}
-    assert [record.value for record in store.wait_visible(1, "missing")] == [b"1"]
-    wait_empty(store)
-
-
 def test_many_missing_topics_do_not_hold_up_the_others(store: Site) -> None:
     """As an application may have that names a topic for each of its customers."""
     store.sql(
@@ -133,24 +119,6 @@ def test_many_missing_topics_do_not_hold_up_the_others(store: Site) -> None:
     wait_empty(store)
     counted = store.sql(f"SELECT reason, count(*) FROM {store.tables.discarded} GROUP BY 1")
     assert counted == [("TOPIC_MISSING", MISSING_TOPICS)]
-
-
-def test_what_cannot_be_delivered_is_discarded_whole(store: Site) -> None:
-    with store.connect() as connection, connection.transaction():
-        publish(connection, store, "orders", ["fine"])
-        publish(connection, store, "nowhere", ["lost"])
-    statement = f"INSERT INTO {store.tables.message} (service, topic, header_names) VALUES ('g', %s, %s)"
-    store.sql(statement, store.topic("orders"), ["a"])
-    relay(store, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="500")
-    wait_empty(store)
-    rows = store.sql(f"SELECT key, reason, detail FROM {store.tables.discarded} ORDER BY id")
-    assert [(key, reason) for key, reason, _ in rows] == [
-        (b"fine", "TOPIC_MISSING"),
-        (b"lost", "TOPIC_MISSING"),
-        (None, "MALFORMED"),
-    ]
-    assert rows[2][2] == "1 header names and 0 header values are given"
-    assert not store.read("orders")
 
 
 def test_discarded_rows_are_in_a_gauge_until_somebody_decides(store: Site) -> None:
@@ -183,30 +151,6 @@ def test_a_transaction_that_keeps_dead_rows_is_seen_by_a_role_that_sees_no_sessi
         wait_until(is_seen)
         other.execute("COMMIT")
         wait_until(lambda: (table.figures() or [1] * 6)[1] == 0)
-
-
-def _committed(site: Site) -> int:
-    places = [(site.channel.half_topic, 0)]
-    (place,) = committed_checkpoints(site.kafka(), site.channel.table_group(SOURCE), places).values()
-    return place.offset
-
-
-def test_a_restored_database_stops_the_source_and_nothing_else(store: Site) -> None:
-    first = relay(store)
-    insert(store, "one")
-    store.wait_visible(1, "orders")
-    wait_empty(store)
-    first.terminate()
-    assert _committed(store) == 1
-    execute(store, "UPDATE {source} SET batch = batch - 1, delivered = delivered - 1")
-    second = relay(store)
-    insert(store, "two")
-    wait_until(lambda: "Table source halted" in second.output(), explain=store.logs)
-    assert "Kafka is at batch 1, the database at batch 0 with 0 delivered" in second.output()
-    assert second.running
-    assert len(store.read("orders")) == 1
-    execute(store, "UPDATE {source} SET batch = 1, delivered = 1")
-    store.wait_visible(2, "orders")
 
 
 def test_a_recreated_table_stops_the_source(store: Site) -> None:

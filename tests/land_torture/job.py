@@ -108,7 +108,7 @@ class Job:
             self._await_end(process, -signal.SIGKILL)
 
     def forget_commit(self) -> None:
-        """Delete the last file of the checkpoint's `commits`: Spark hands that batch over again."""
+        """Delete the last file of `commits`: Spark hands that batch over again, if it has planned no later one."""
         wait_until(lambda: not list(self._java()), _DEAD_SECONDS)
         last = max(map(int, LANDED.names(self.folder)), default=None)
         for name in (f"{last}", f".{last}.crc"):

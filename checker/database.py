@@ -130,13 +130,11 @@ class Database:
 
     def _answers(self, requests: Sequence[CheckRequest]) -> Answers:
         latest = {request.transaction_id: request for request in requests}
-        began = time.monotonic()
         try:
             answers = self._fence.check(self._connected(), list(latest.values()))
         except (psycopg.Error, ConfigurationError) as error:
             self._unreachable(error)
             answers = dict.fromkeys(latest, (Verdict.UNREACHABLE, None))
-        metrics.BATCH_SECONDS.labels(self.name).observe(time.monotonic() - began)
         self._note(answers)
         return answers
 

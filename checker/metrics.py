@@ -2,13 +2,9 @@
 
 from collections.abc import Mapping
 
-from prometheus_client import Histogram
-
 from checker.rules.settlement import Delay
 from checker.rules.verdicts import Verdict
 from outbox._service.channels.channel_metrics import MetricTable
-
-_STATES = ("C", "R")
 
 TABLE = MetricTable("checker")
 
@@ -24,9 +20,6 @@ DROPPED = TABLE.counter(
     "format), with which the checker is not ready, malformed, unreadable (Kafka's client cannot unpack them; one for "
     "each jump to the log end), or queue_full (too many wait for one database)",
     reason=("stale", "malformed", "newer", "unreadable", "queue_full"),
-)
-BATCH_SECONDS = TABLE.histogram(
-    "outbox_checker_batch_seconds", "Time of one batch in its database", Histogram.DEFAULT_BUCKETS, database=()
 )
 UNDECIDED, PREPARED = OLDEST = "undecided", "prepared"
 OLDEST_SECONDS = TABLE.gauge(
@@ -45,12 +38,6 @@ BREAKERS_OPEN = TABLE.gauge(
     "outbox_checker_breakers_open",
     "Services that are not fenced, because they commit nothing in this database",
     database=(),
-)
-PURGED = TABLE.counter(
-    "outbox_checker_purged_rows",
-    "Rows deleted, by state: C of settled transactions, R rollback rows",
-    database=(),
-    state=(),
 )
 UPKEEP_COMPLETED = TABLE.gauge(
     "outbox_checker_upkeep_completed_seconds",
@@ -82,7 +69,6 @@ def know(database: str) -> None:
 
 def begin(database: str) -> None:
     """Show the figures of a database's upkeep from the beginning: its first walk is due."""
-    purged(database, dict.fromkeys(_STATES, 0))
     undelivered(database, dict.fromkeys(Delay, 0))
     UPKEEP_COMPLETED.labels(database).set_to_current_time()
 
@@ -91,8 +77,3 @@ def undelivered(database: str, found: Mapping[Delay, int]) -> None:
     """Record what a walk found that is not delivered."""
     for kind, count in found.items():
         UNDELIVERED.labels(database, kind).set(count)
-
-
-def purged(database: str, rows: Mapping[str, int]) -> None:
-    for state, count in rows.items():
-        PURGED.labels(database, state).inc(count)

@@ -132,13 +132,6 @@ FAILURES = TABLE.counter(
     "Partition workers restarted after a failure, by cause",
     cause=("fenced", "kafka_transaction", "cluster", "bug"),
 )
-HANGING = TABLE.counter(
-    "outbox_relay_hanging_transactions",
-    "Hanging transactions that were ended; checkpoint: they blocked one, real_topic: records that an ended Kafka "
-    "transaction may have left open, a partition each",
-    place=("checkpoint", "real_topic"),
-    outcome=("aborted", "committed"),
-)
 UNDER_MIN_ISR = TABLE.gauge(
     "outbox_relay_real_topic_under_min_isr_partitions",
     "Partitions of a real topic below min.insync.replicas: nothing is written to it; absent: none",

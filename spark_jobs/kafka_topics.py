@@ -72,7 +72,8 @@ def read_topics(
     found = identified(outbox_columns(records).withColumn("user_headers", _user_headers()))
     if taken := sorted(set(headers) & set(found.columns)):
         raise ConfigurationError(f"A header {taken[0]} cannot be a column: there is one. It is in user_headers.")
-    return found.withColumns({name: as_text(header_value(name)) for name in headers})
+    # Spark Connect refuses to add no columns.
+    return found.withColumns({name: as_text(header_value(name)) for name in headers}) if headers else found
 
 
 def identified(records: DataFrame) -> DataFrame:

@@ -74,14 +74,9 @@ class DatabaseUpkeep:
 
     def _walk_now(self, progress: ChannelProgress) -> None:
         total = Purged()
-
-        def count(purged: Purged) -> None:
-            total.update(purged)
-            metrics.purged(self._name, purged)
-
         with connect(self._database, "upkeep", OPTIONS) as connection:
             self._table.verify(connection)
-            found = self._walk.run(connection, progress, count)
+            found = self._walk.run(connection, progress, total.update)
         if total.total():
             log.info("Rows purged", database=self._name, committed=total["C"], rollback_rows=total["R"])
         if found is not None:

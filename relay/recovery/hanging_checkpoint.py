@@ -31,7 +31,6 @@ from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.discard import message_key
 from outbox.protocol.names import Channel
 from outbox.protocol.record import Record
-from relay import metrics
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.recovery.author import Author, Found, backwards
 from relay.recovery.hanging_transactions import as_record
@@ -150,7 +149,6 @@ def end_hanging(
             _write_note(kafka, owner, _note(checkpoint), metadata)
         place = TopicPartition(*owner.note, 0, "")
         delivery.end_hanging(owner.mark, place, metadata, is_committed=outcome is Outcome.COMMITTED)
-        metrics.HANGING.labels("checkpoint", outcome).inc()
 
 
 def refuse_undone_end(

@@ -22,7 +22,6 @@ from outbox._kafka.admin import end_offsets
 from outbox._kafka.consumed_records import headers_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
-from relay import metrics
 from relay.delivery.topic_lookup import HangingTransactions
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.recovery.author import Author, Found, Own, backwards
@@ -110,7 +109,6 @@ class OwnHangingTransactions(HangingTransactions):
         if last is None:
             return
         outcome = "aborted" if last.is_owed else "committed"
-        metrics.HANGING.labels("real_topic", outcome).inc()
         log.warning(
             "Records of an unfinished Kafka transaction found",
             topic=place.topic,

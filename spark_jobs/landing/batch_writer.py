@@ -29,6 +29,7 @@ class BatchWriter:
     Attributes:
         failure: The error that ended the last batch; Spark shows only its own.
         gone: Whether that was because Kafka does not have the records any more.
+        under_way: The batch that is landed now, and when it began by the monotonic clock.
     """
 
     def __init__(self, pair: Pair, topic_ids: Callable[[], Mapping[str, str]], current: Iterable[str] = ()) -> None:
@@ -40,6 +41,8 @@ class BatchWriter:
         self.gone = False
         self.batches = 0
         self.rows = 0
+        self.malformed = 0
+        self.under_way: tuple[int, float] | None = None
 
     def prepare(self) -> None:
         """Look at the topics, make the output's folder, and bring the current states to the last batch."""
@@ -51,6 +54,7 @@ class BatchWriter:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Land a batch."""
+        self.under_way = batch_id, time.monotonic()
         try:
             self._land(batch, batch_id)
         except JAVA_ERRORS as error:
@@ -60,6 +64,8 @@ class BatchWriter:
         except Exception as error:
             self.failure = error
             raise
+        finally:
+            self.under_way = None
 
     def finish(self) -> None:
         """Do without Kafka what a killed run has not done of the last batch."""
@@ -82,6 +88,7 @@ class BatchWriter:
         failpoint("land.batch_completed")
         self.batches += 1
         self.rows += rows
+        self.malformed += malformed
         seconds = time.monotonic() - began
         log.info(
             "Batch landed",

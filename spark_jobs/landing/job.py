@@ -1,7 +1,8 @@
 """The job `land`: topics into tables, each record once."""
 
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import structlog
@@ -13,8 +14,8 @@ from outbox._settings.of_jobs import LandSettings, names_in
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.batch_writer import BatchWriter
 from spark_jobs.landing.gaps import accept
-from spark_jobs.landing.metrics import write_metrics
-from spark_jobs.runtime.errors import JobFailedError, LostRecordsError, is_data_loss, reason
+from spark_jobs.landing.metrics import Figures
+from spark_jobs.runtime.errors import JobFailedError, LostRecordsError, SourceError, is_data_loss, reason
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.source import KafkaView, source_options
@@ -24,6 +25,9 @@ from spark_jobs.tables.pairing import ANOTHER, Pair
 from spark_jobs.tables.query_checkpoint import Checkpoint
 
 WATCH_SECONDS = 1
+
+TELL_SECONDS = 10
+"""Time between two lines about a batch that goes on, and between two looks at the lag."""
 
 _PROCESS_GONE = "The query ended: Spark's Java process is gone, killed or out of memory. Start the job again."
 
@@ -49,14 +53,14 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
         if accepted := names_in(settings.accept_gap):
             writer.finish()
             accept_gaps(kafka, pair, accepted)
-        if settings.prometheus_file is not None:
-            gaps = () if pair.last is None else pair.last.gaps
-            write_metrics(settings.prometheus_file, settings.output, settings.topic_names(), gaps)
+        teller = _Teller(spark, settings, kafka, writer, pair)
+        teller.write_figures()
         refuse_lost(kafka, pair)
         query = start(landed_columns(read(spark, settings)), settings, writer)
         log.info("Landing", topics=",".join(settings.topic_names()), output=settings.output, query=str(query.id))
         try:
-            _watch(query, stop)
+            _watch(query, stop, teller)
+            teller.write_figures()
         except StreamingQueryException as error:
             if not stop.is_set():
                 if writer.gone or is_data_loss(error):
@@ -124,8 +128,52 @@ def start(rows: DataFrame, settings: LandSettings, writer: BatchWriter) -> Strea
         raise JobFailedError(f"The query does not start: {reason(error)}") from error
 
 
-def _watch(query: StreamingQuery, stop: threading.Event) -> None:
+class _Teller:
+    """Reports what a job does while its batches are landed in another thread: a line of the log, and the figures."""
+
+    def __init__(
+        self, spark: SparkSession, settings: LandSettings, kafka: KafkaView, writer: BatchWriter, pair: Pair
+    ) -> None:
+        self._spark, self._kafka, self._writer, self._pair = spark, kafka, writer, pair
+        file = settings.prometheus_file
+        self._figures = None if file is None else Figures(file, settings.output, settings.topic_names())
+
+    def tell(self) -> None:
+        if (found := self._writer.under_way) is not None and (took := time.monotonic() - found[1]) >= TELL_SECONDS:
+            tracker = self._spark.sparkContext.statusTracker()
+            stages = [one for stage in tracker.getActiveStageIds() if (one := tracker.getStageInfo(stage)) is not None]
+            tasks = f"{sum(one.numCompletedTasks for one in stages)} of {sum(one.numTasks for one in stages)}"
+            log.info("Batch goes on", batch=found[0], seconds=round(took), tasks=tasks)
+        self.write_figures()
+
+    def write_figures(self) -> None:
+        if self._figures is None:
+            return
+        gaps = () if self._pair.last is None else self._pair.last.gaps
+        writer, lags = self._writer, self._lags()
+        self._figures.write(gaps, lags, batches=writer.batches, rows=writer.rows, malformed=writer.malformed)
+
+    def _lags(self) -> Mapping[str, int] | None:
+        try:
+            needed = self._pair.needed()
+            beginnings, ends = self._kafka.offsets()
+        except SourceError as error:
+            log.warning("Lag not read", error=str(error))
+            return None
+        return {topic: lag(needed.get(topic, {}), beginnings[topic], found) for topic, found in ends.items()}
+
+
+def lag(needed: Mapping[str, int], beginnings: Mapping[str, int], ends: Mapping[str, int]) -> int:
+    """Return how many offsets of a topic are not landed; a partition that is new is landed from its beginning."""
+    return sum(max(0, end - needed.get(number, beginnings[number])) for number, end in ends.items())
+
+
+def _watch(query: StreamingQuery, stop: threading.Event, teller: _Teller) -> None:
     """Wait until the query ends or shall end; a signal is seen between two looks."""
+    told = time.monotonic()
     while not stop.is_set():
         if query.awaitTermination(WATCH_SECONDS):
             return
+        if time.monotonic() - told >= TELL_SECONDS:
+            teller.tell()
+            told = time.monotonic()

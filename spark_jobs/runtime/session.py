@@ -34,10 +34,14 @@ DELTA_SETTINGS = {
 }
 """Settings that a session with Delta tables must start with."""
 
-DELTA_DEFAULTS = {"spark.databricks.delta.snapshotPartitions": "1"}
+DELTA_DEFAULTS = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "100",
+}
 """Settings that every session gets unless it was started with others.
 
-By default Delta reads a table's log with 50 tasks, several times for each batch, which takes most of a small batch.
+By default Delta reads a table's log with 50 tasks, several times for each batch, which takes most of a small batch, and
+`VACUUM` lists folders with 10,000.
 """
 
 SPARK_LOCK = Path(__file__).with_name("spark.lock")

@@ -93,8 +93,6 @@ def test_a_state_that_begins_later_has_what_was_landed_before(landing: Landing) 
     assert state(landing) == {"a": "3", "b": "1"}
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
 def test_maintained_states_are_as_they_were_and_go_on(landing: Landing) -> None:
     landing.commit(0)
     maintain(session(), MaintainSettings(output=str(landing.table)))

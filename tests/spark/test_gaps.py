@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_jobs.landing import gaps
-from spark_jobs.landing.metrics import write_metrics
+from spark_jobs.landing.metrics import Figures
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.spans import Gap
 from spark_jobs.tables.query_checkpoint import Checkpoint
@@ -114,12 +114,28 @@ def test_batch_that_was_killed_is_completed_before_a_gap(landing: Landing) -> No
     assert checkpoint_of(landing).end(2) == {"orders": {"0": 10}, "stock": {"0": 2}}
 
 
-def test_metrics_of_land_count_gaps(tmp_path: Path) -> None:
-    file = tmp_path / "land.prom"
-    gaps = (*LOST, Gap("orders", 1, 0, 0))
-    for _ in range(2):
-        write_metrics(file, "/out", ["orders", "stock"], gaps)
-    families = text_string_to_metric_families(file.read_text())
-    samples = [sample for family in families for sample in family.samples if sample.name.endswith("_total")]
-    found = {(sample.labels["output"], sample.labels["topic"]): sample.value for sample in samples}
-    assert found == {("/out", "orders"): 8, ("/out", "stock"): 0}
+def test_metrics_of_land_go_on_from_the_file(tmp_path: Path) -> None:
+    file, told = tmp_path / "land.prom", (*LOST, Gap("orders", 1, 0, 0))
+    Figures(file, "/out", ["orders", "stock"]).write(told, {"orders": 5, "stock": 0}, batches=1, rows=3, malformed=1)
+    first = figures(file)
+    again = Figures(file, "/out", ["orders", "stock"])
+    again.write(told, {"orders": 5, "stock": 0})
+    assert figures(file) == first
+    counted: dict[tuple[str, ...], float] = {
+        ("accepted_gap_offsets_total", "/out", "orders"): 8,
+        ("accepted_gap_offsets_total", "/out", "stock"): 0,
+    }
+    counted |= {("lag", "/out", "orders"): 5, ("lag", "/out", "stock"): 0}
+    counted |= {("rows_total", "/out", "landed"): 3, ("rows_total", "/out", "malformed"): 1}
+    assert first == {**counted, PROGRESS: first[PROGRESS]}
+    again.write(told, {"orders": 0, "stock": 0})
+    assert figures(file)[PROGRESS] > first[PROGRESS]
+
+
+PROGRESS = ("progress_seconds", "/out")
+
+
+def figures(file: Path) -> dict[tuple[str, ...], float]:
+    families = list(text_string_to_metric_families(file.read_text()))
+    samples = [one for family in families for one in family.samples if not one.name.endswith("_created")]
+    return {(one.name.removeprefix("outbox_land_"), *sorted(one.labels.values())): one.value for one in samples}

@@ -60,6 +60,10 @@ class Schema(NamedTuple):
     value: object
     wrong: object  # something that the schema does not allow; it holds the word "secret"
 
+    def encoded(self, registry: SchemaRegistryClient) -> bytes:
+        encoded = self.serializer(registry, {})(self.value, SerializationContext("orders", MessageField.VALUE))
+        return bytes(encoded)
+
     def read(self, registry: SchemaRegistryClient, topic: str, value: bytes | None, headers: Headers) -> object:
         context = SerializationContext(topic, MessageField.VALUE, list(headers))
         return self.deserializer(registry)(value, context)
@@ -86,3 +90,13 @@ SCHEMAS = [
 
 def new_registry() -> SchemaRegistryClient:
     return SchemaRegistryClient.new_client({"url": "mock://"})
+
+
+def decoder(name: str) -> Any:
+    """A deserializer with a registry of its own that has the schema, as in a worker of Spark."""
+    registry, schema = new_registry(), next(one for one in SCHEMAS if one.name == name)
+    schema.encoded(registry)
+    decode = schema.deserializer(registry)
+    if name != "protobuf":
+        return decode
+    return lambda *given: (one := decode(*given)) and {field.name: value for field, value in one.ListFields()}

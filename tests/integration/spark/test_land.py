@@ -97,21 +97,6 @@ def test_spark_submit_lands_the_same(job: Land) -> None:
 
 
 @pytest.mark.long
-def test_records_that_are_gone_end_the_job_with_their_offsets(job: Land) -> None:
-    job.produce(30)
-    job.run()
-    job.produce(30)
-    needed = job.batches()[-1].end[job.topic]
-    ends = job.cut()
-    job.produce(30)
-    said = job.run(code=Exit.UNSAFE).splitlines()[-1]
-    assert said.startswith("outbox: Records that were to be landed are gone from Kafka: ")
-    for partition, end in ends.items():
-        assert f"{job.topic}/{partition} {needed[str(partition)]}..{end - 1}" in said
-    assert len(job.landed()) == 30
-
-
-@pytest.mark.long
 def test_records_that_go_under_a_running_job_stop_it(job: Land) -> None:
     job.produce(30)
     process = job.start("--trigger-seconds", "20")

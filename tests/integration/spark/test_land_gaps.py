@@ -61,6 +61,8 @@ def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics, tmp_path: Pat
     job.write_stock(10)
     said = job.run(*job.both(), code=Exit.UNSAFE).splitlines()[-1]
     assert f"start the job once with --accept-gap {job.topic}, or begin another output" in said
+    assert all(f"{job.topic}/{one} {needed[str(one)]}..{end - 1}" in said for one, end in ends.items())
+    assert job.offsets(job.topic) == landed
     figures = tmp_path / "land.prom"
     options = ("--accept-gap", job.topic, "--max-offsets-per-trigger", "20")
     said = job.run(*job.both(*options), extra={"OUTBOX_PROMETHEUS_FILE": str(figures)})

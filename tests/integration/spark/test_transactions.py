@@ -22,6 +22,7 @@ from spark_jobs.transactions import transactions
 from tests.support.harness import Site
 from tests.support.land_job import finish, start
 from tests.support.message_rows import relay_settings
+from tests.support.schemas import ORDER, SCHEMAS, Schema, decoder, new_registry
 from tests.support.spark import session
 
 pytestmark = pytest.mark.timeout(900)
@@ -108,6 +109,29 @@ def test_a_transaction_comes_once_when_its_last_message_is_there(topics: Topics)
 
 
 @pytest.mark.long
+def test_what_comes_late_is_not_whole_and_counted(topics: Topics) -> None:
+    """A bucket is looked at when messages come for it, at least four times; a batch finds the transaction whole."""
+    for topic, number in (("orders", 0), ("stock", 1)):
+        topics.put(topic, 1, number, 2)
+        for other in range(4):
+            topics.put(topic, 1, other, 9, service=topic)
+        whole, late = topics.run(timedelta(0), most=1)
+        assert (whole, late) == ([0] * 5, [number, 0, 0, 0, 1])
+    assert [one for one in topics.written() if one[0] == "shop"] == [("shop", False, ["1/0"]), ("shop", False, ["1/1"])]
+    assert ("shop", True, ["1/0", "1/1"]) in found_in(transactions(topics.read(batch=True)))
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.name)
+def test_the_recipe_of_schemas_decodes_by_id(schema: Schema) -> None:
+    client = 'AvroDeserializer(SchemaRegistryClient({"url": "http://registry:8081"}))'
+    rows = [("a", schema.encoded(new_registry())), ("b", None)]
+    messages = session().createDataFrame(rows, "transaction_id string, value binary")
+    space: dict[str, Any] = {"decoder": decoder, "messages": messages}
+    exec(code_of("own_job.md", {client: f'decoder("{schema.name}")'}, "mapInPandas"), space)  # noqa: S102 - the document's own code
+    assert [tuple(row) for row in space["orders"].collect()] == [("a", *ORDER.values()), ("b", None, None)]
+
+
+@pytest.mark.long
 def test_a_join_of_two_topics_goes_on_when_one_is_idle(topics: Topics) -> None:
     def join() -> None:
         orders, stock = (topics.read(name).select("transaction_id", "message_id") for name in topics.names)
@@ -134,6 +158,10 @@ def test_the_job_of_the_document_gathers_what_an_application_publishes(site: Sit
     given = {"kafka:9092": site.bootstrap_servers, '["orders", "stock"]': str([*map(site.topic, ("orders", "stock"))])}
     code = code_of("own_job.md", {**given, "/data/": f"{tmp_path}/", ".start(": ".trigger(availableNow=True).start("})
     finish(start([sys.executable, "-c", code], {}), Exit.OK)
+    cells = json.loads((DOCUMENTS.parents[1] / "examples/transactions.ipynb").read_text())["cells"]
+    notebook = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    plots = "\nassert counted.values.sum() == 6\nassert services.values.tolist() == [[3]]\n"
+    finish(start([sys.executable, "-c", changed(notebook, given) + plots], {"MPLBACKEND": "Agg"}), Exit.OK)
     found = session().read.format("delta").load(f"{tmp_path}/transactions")
     assert found_in(found) == [("orders", True, [str(number), str(number)]) for number in range(3)]
 
@@ -156,7 +184,10 @@ def test_the_recipe_of_repeated_ids_keeps_one_row_each(topics: Topics, tmp_path:
 def code_of(document: str, changes: dict[str, str], holds: str = "") -> str:
     """Return the first code of Python in a document that holds a text, with what is otherwise in a test."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (DOCUMENTS / document).read_text(), re.DOTALL | re.MULTILINE)
-    code = str(next(block for block in blocks if holds in block))
+    return changed(str(next(block for block in blocks if holds in block)), changes)
+
+
+def changed(code: str, changes: dict[str, str]) -> str:
     for old, new in changes.items():
         assert old in code
         code = code.replace(old, new)

@@ -199,6 +199,7 @@ CREATE TABLE IF NOT EXISTS {delivered} (
     topics text[] NOT NULL,
     partitions integer[] NOT NULL,
     earliest bigint[] NOT NULL,
+    successor uuid,
     PRIMARY KEY (delivered_at, batch, first_id)
 );
 COMMENT ON TABLE {delivered} IS
@@ -207,6 +208,7 @@ COMMENT ON COLUMN {delivered}.xids IS 'Of each row, in the order of the ids, as 
 COMMENT ON COLUMN {delivered}.xid_range IS 'From the lowest xid to the highest.';
 COMMENT ON COLUMN {delivered}.targets IS
     'Of each row, its place in services, topics, partitions and earliest (of the timestamps there); {{}}: 1.';
+COMMENT ON COLUMN {delivered}.successor IS 'The transaction as which an operator had discarded rows delivered again.';
 ALTER TABLE {source} {uncompressed};
 ALTER TABLE {delivered} {uncompressed};
 CREATE INDEX IF NOT EXISTS {delivered_index} ON {delivered} USING gist (xid_range);

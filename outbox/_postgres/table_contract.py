@@ -72,7 +72,8 @@ _COLUMNS: Mapping[Table, str] = {
     + _CONTENT.replace("partition integer!", "partition integer! = -1"),
     Table.DISCARDED: f"{_MESSAGE}, reason text!, detail text!, discarded_at timestamptz! = now()",
     Table.DELIVERED: "delivered_at timestamptz! = now(), batch bigint!, first_id bigint!, "
-    + _ROWS.replace(" = {}", "").replace(" = empty", ""),
+    + _ROWS.replace(" = {}", "").replace(" = empty", "")
+    + ", successor uuid",
     Table.SOURCE: f"id integer!, name text!, {_BATCHES}, {_ROWS}, highest bigint! = 0, erasures bigint! = 0,"
     " purged_until timestamptz, halted text, server bigint",
     Table.STAGED: "attempt uuid! = current_setting(outbox.attempt), id bigint! = ALWAYS AS IDENTITY,"

@@ -11,7 +11,7 @@ wait for their time have one: such a row would be copied twice, and hold up othe
 
 from typing import LiteralString
 
-from outbox._postgres.ddl import Grant, Tables, identifier, written
+from outbox._postgres.ddl import Grant, Rights, Tables, identifier, written
 from outbox._postgres.publish_function import STARTED_US, TRANSACTION_ID, publish_statement
 from outbox._postgres.source_statements import COUNTED
 from outbox._postgres.table_contract import BOUNDS, Places, Table
@@ -224,6 +224,7 @@ INSERT_RIGHT: LiteralString = f"INSERT ({_CONTENT})"
 _SCHEDULE_RIGHT: LiteralString = f"INSERT (not_before, {_CONTENT})"
 
 _EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, service, topic, partition, timestamp)"
+_VIEW_RIGHT: LiteralString = "SELECT (xid, id, created_at, service, topic, partition, timestamp, key)"
 _SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at)"
 """What an INSERT returns: neither services nor keys can be read."""
 _PROOF_RIGHT: LiteralString = "SELECT (xid, created_at)"
@@ -318,44 +319,47 @@ class MessageTable(Tables):
         It cannot read or change messages, choose their ids, or delete others than those that wait for their time.
         """
         names = self.names
-        return Grant(
-            names.schema,
-            role,
-            {
-                names.message: (INSERT_RIGHT, _SELECT_RIGHT),
-                names.scheduled: (_SCHEDULE_RIGHT, "SELECT (id, xid, created_at, not_before)", "DELETE"),
-                names.discarded: (_PROOF_RIGHT,),
-                names.delivered: (_DELIVERED_RIGHT,),
-                names.source: ("SELECT (id, purged_until)",),
-            },
-        )
+        rights: Rights = {
+            names.message: (INSERT_RIGHT, _SELECT_RIGHT),
+            names.scheduled: (_SCHEDULE_RIGHT, "SELECT (id, xid, created_at, not_before)", "DELETE"),
+            names.discarded: (_PROOF_RIGHT,),
+            names.delivered: (_DELIVERED_RIGHT,),
+            names.source: ("SELECT (id, purged_until)",),
+        }
+        return Grant(names.schema, role, rights)
 
     def relay_grant(self, role: str) -> Grant:
         """Return what the relay needs, and an operator's commands, too."""
         names = self.names
-        return Grant(
-            names.schema,
-            role,
-            {
-                names.message: ("SELECT", "INSERT", "DELETE"),
-                names.scheduled: ("SELECT", "UPDATE", "DELETE"),  # UPDATE: it locks rows
-                names.message_sequence: ("SELECT",),
-                names.discarded: ("SELECT", "INSERT", "DELETE"),
-                names.delivered: ("SELECT", "INSERT", "DELETE"),
-                names.source: ("SELECT", "INSERT", "UPDATE"),
-            },
-        )
+        rights: Rights = {
+            names.message: ("SELECT", "INSERT", "DELETE"),
+            names.scheduled: ("SELECT", "UPDATE", "DELETE"),  # UPDATE: it locks rows
+            names.message_sequence: ("SELECT",),
+            names.discarded: ("SELECT", "INSERT", "DELETE"),
+            names.delivered: ("SELECT", "INSERT", "DELETE"),
+            names.source: ("SELECT", "INSERT", "UPDATE"),
+        }
+        return Grant(names.schema, role, rights)
+
+    def viewer_grant(self, role: str) -> Grant:
+        """Return what an operator needs who only looks. He cannot read values and headers of messages."""
+        names = self.names
+        rights: Rights = {
+            names.message: (_VIEW_RIGHT,),
+            names.scheduled: (_VIEW_RIGHT, "SELECT (not_before)"),
+            names.discarded: (_VIEW_RIGHT, "SELECT (reason, detail, discarded_at)"),
+            names.delivered: ("SELECT",),
+            names.source: ("SELECT",),
+        }
+        return Grant(names.schema, role, rights)
 
     def checker_grant(self, role: str) -> Grant:
         """Return what `outbox audit` needs. It cannot read content of messages."""
         names = self.names
-        return Grant(
-            names.schema,
-            role,
-            {
-                names.message: (_EVIDENCE_RIGHT,),
-                names.discarded: (_EVIDENCE_RIGHT, "SELECT (reason)"),
-                names.delivered: ("SELECT",),
-                names.source: ("SELECT",),
-            },
-        )
+        rights: Rights = {
+            names.message: (_EVIDENCE_RIGHT,),
+            names.discarded: (_EVIDENCE_RIGHT, "SELECT (reason)"),
+            names.delivered: ("SELECT",),
+            names.source: ("SELECT",),
+        }
+        return Grant(names.schema, role, rights)

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from outbox._cli.setting_options import option, subcommand
+from outbox._postgres.ddl import script
 from outbox._postgres.message_table import MessageTable
 from outbox._security.encryption import remote_brokers
 from outbox.errors import ConfigurationError, UsageError
@@ -38,7 +39,7 @@ class Migration(enum.StrEnum):
 _NEXT = {
     Migration.DJANGO: 'python manage.py migrate   # INSTALLED_APPS += ["outbox.django"]; OUTBOX = {{"name": "{}"}}',
     Migration.ALEMBIC: "alembic upgrade head   # once outbox_tables.py is among your versions",
-    Migration.SQL: "psql -v application=ROLE -v relay=ROLE -f outbox_tables.sql   # as the owner",
+    Migration.SQL: "psql -v application=ROLE -v relay=ROLE -f outbox_tables.sql   # as the owner; -v viewer=ROLE, too",
 }
 """How the migration is run; `{}` is the service."""
 
@@ -60,7 +61,7 @@ _ROLE_GIVEN = """\
 DO $$ BEGIN RAISE 'Nothing was changed. Give psql -v {0}=ROLE.'; END $$;
 \\endif
 """
-_SQL = "\\set ON_ERROR_STOP on\n{}BEGIN;\n{}COMMIT;\n"
+_SQL = "\\set ON_ERROR_STOP on\n{}BEGIN;\n{}\\if :{{?viewer}}\n{}\\endif\nCOMMIT;\n"
 
 
 def files(service: str, topics: Sequence[str], servers: str, migration: Migration) -> dict[str, str]:
@@ -82,8 +83,9 @@ def files(service: str, topics: Sequence[str], servers: str, migration: Migratio
     elif migration is Migration.SQL:
         table = MessageTable(TableNames())
         grants = table.application_grant("application"), table.relay_grant("relay")
-        ddl = table.ddl(grants).replace(' TO "', ' TO :"')  # variables of psql
-        made["outbox_tables.sql"] = _SQL.format("".join(map(_ROLE_GIVEN.format, ("application", "relay"))), ddl)
+        texts = table.ddl(grants), script(table.viewer_grant("viewer").statements())
+        needed = "".join(map(_ROLE_GIVEN.format, ("application", "relay")))
+        made["outbox_tables.sql"] = _SQL.format(needed, *texts).replace(' TO "', ' TO :"')  # variables of psql
     return made
 
 

@@ -44,7 +44,7 @@ _NEXT = {
 """How the migration is run; `{}` is the service."""
 
 _THEN = """\
-  outbox channel create --tables-only --replication 3 --bootstrap-servers {servers}
+  outbox channel create --tables-only --replication {replication} --bootstrap-servers {servers}
   kafka-topics.sh --bootstrap-server {servers} --create --topic …   # each of {topics} that is missing
   docker build --target services --tag kafka-transactional-outbox:local .   # in a clone
   kubectl create secret …   # as relay.kubernetes.yaml has it; for compose write the file outbox_dsn
@@ -112,7 +112,9 @@ def app(
             typer.echo(f"wrote {path}")
     except OSError as error:
         raise ConfigurationError(f"{error}. Give another --directory.") from error
-    local = "" if remote_brokers({"bootstrap.servers": servers}) else _LOCAL.format(servers)
-    given = {"servers": servers, "topics": ", ".join(topic), "local": local, "allowed": json.dumps({service: topic})}
+    is_remote = bool(remote_brokers({"bootstrap.servers": servers}))
+    given = {"servers": servers, "topics": ", ".join(topic), "allowed": json.dumps({service: topic})}
+    given["replication"] = "3" if is_remote else str(min(3, len(servers.split(","))))
+    given["local"] = "" if is_remote else _LOCAL.format(servers)
     then = _THEN.format(**given, of=f"--table {service}=@outbox_dsn --bootstrap-servers {servers}")
     typer.echo(f"Next:\n  {_NEXT[migration].format(service)}\n{then}")

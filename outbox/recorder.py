@@ -3,11 +3,14 @@
 `outbox.prometheus.PrometheusRecorder` is the implementation for Prometheus.
 """
 
+from __future__ import annotations
+
 import enum
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from outbox.listener import LocalTransactionState
+if TYPE_CHECKING:  # table mode has none
+    from outbox.listener import LocalTransactionState
 
 log = logging.getLogger("outbox")
 

@@ -12,7 +12,7 @@ wait for their time have one: such a row would be copied twice, and hold up othe
 from typing import LiteralString
 
 from outbox._postgres.ddl import Grant, Rights, Tables, identifier, written
-from outbox._postgres.publish_function import STARTED_US, TRANSACTION_ID, publish_statement
+from outbox._postgres.publish_function import AGE, START, STARTED_US, TRANSACTION_ID, publish_statement
 from outbox._postgres.source_statements import COUNTED
 from outbox._postgres.table_contract import BOUNDS, Places, Table
 from outbox.settings import TableNames
@@ -25,14 +25,6 @@ _KNOWN: LiteralString = (
 
 A table that was changed by hand may have NULL there; '' is no topic and no service.
 """
-
-_START: LiteralString = (
-    "least(greatest(created_at, timestamptz '1970-01-01 00:00:00+00'), timestamptz '9998-12-31 00:00:00+00')"
-)
-"""The start of a row's local transaction, as a time of the calendar: a transaction id can be made of it."""
-
-AGE: LiteralString = f"extract(epoch FROM clock_timestamp() - least({_START}, clock_timestamp()))"
-"""The age of a row, seconds."""
 
 _ROWS: LiteralString = (
     "unnest(ARRAY(SELECT generate_series(lower(run), upper(run) - 1) FROM unnest(b.ids) AS run), b.xids, b.starts,"
@@ -74,7 +66,7 @@ OFFSET keeps the order: Postgres looks each run of ids up in the table, whatever
 """
 
 _SAME: LiteralString = (
-    f"m.id = r.id AND m.xid = r.xid AND {_START} = timestamptz 'epoch' + r.started * interval '1 microsecond'"
+    f"m.id = r.id AND m.xid = r.xid AND {START} = timestamptz 'epoch' + r.started * interval '1 microsecond'"
 )
 """Whether a row is the one that is meant: an id may be given out again, and an xid, too (R72)."""
 
@@ -107,7 +99,7 @@ _BYTES: LiteralString = (
 
 # An array may be kept compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
 _BOUNDED: LiteralString = (
-    f"coalesce(octet_length(service), 0) <= 200 AND coalesce(octet_length(topic), 0) <= 249 AND created_at = {_START}"
+    f"coalesce(octet_length(service), 0) <= 200 AND coalesce(octet_length(topic), 0) <= 249 AND created_at = {START}"
     " AND (size <= 1000000 OR coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000"
     " AND coalesce(pg_column_size(header_names), 0) + coalesce(pg_column_size(header_values), 0) <= 1000000"
     " AND pg_column_size(array_cat(header_names, '{{}}')) + pg_column_size(array_cat(header_values, '{{}}'))"
@@ -264,12 +256,12 @@ class MessageTable(Tables):
             "discarded_index": identifier(f"{names.discarded}_key"),
             "discarded_age": identifier(f"{names.discarded}_age"),
             "delivered_index": identifier(f"{names.delivered}_xid"),
-            "start": _START,
-            "started": STARTED_US.replace("created_at", _START),
+            "start": START,
+            "started": STARTED_US.replace("created_at", START),
             "age": AGE,
             "bytes": _BYTES,
             "bounded": _BOUNDED.format(),
-            "transaction_id": TRANSACTION_ID.replace("created_at", _START),
+            "transaction_id": TRANSACTION_ID.replace("created_at", START),
             "known": _KNOWN,
             "rows": _ROWS,
             "batch": _BATCH,

@@ -88,14 +88,14 @@ _LEFT: LiteralString = (
 """Starts of what has left the message table with the xid and id of the row `m`, which has come back then (R72)."""
 
 _BYTES: LiteralString = (
-    "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0) + coalesce(octet_length(topic), 0)"
-    " + coalesce(octet_length(service), 0) + 300"
+    "CAST(least(CAST(300 AS bigint) + coalesce(octet_length(value), 0)"
+    " + coalesce(octet_length(key), 0) + coalesce(octet_length(topic), 0) + coalesce(octet_length(service), 0)"
     " + CASE WHEN pg_column_compression(header_names) IS NULL THEN coalesce(pg_column_size(header_names), 0)"
     " ELSE least(pg_column_size(header_names), 4000) * 255 END"
     " + CASE WHEN pg_column_compression(header_values) IS NULL THEN coalesce(pg_column_size(header_values), 0)"
-    " ELSE least(pg_column_size(header_values), 4000) * 255 END"
+    " ELSE least(pg_column_size(header_values), 4000) * 255 END, 1000000000) AS integer)"
 )
-"""Bytes that a row takes in memory at most. To unpack its headers would cost more than to read it."""
+"""Bytes that a row takes in memory at most, up to 1 GB. To unpack its headers would cost more than to read it."""
 
 # An array may be kept compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
 _BOUNDED: LiteralString = (

@@ -31,6 +31,7 @@ def ddl(
     application_roles: Sequence[str] = (),
     checker_roles: Sequence[str] = (),
     relay_roles: Sequence[str] = (),
+    viewer_roles: Sequence[str] = (),
     sink: bool = False,
     executor_roles: Sequence[str] = (),
     driver_roles: Sequence[str] = (),
@@ -48,6 +49,7 @@ def ddl(
         application_roles: Roles that get what the library needs.
         checker_roles: Roles that get what the checker and the audit need.
         relay_roles: Roles that get what the relay, and operators, need in table mode.
+        viewer_roles: Roles that get what operators need who only look.
         sink: Make the tables of the sink for Spark, too.
         executor_roles: Roles that get what tasks of Spark need for it.
         driver_roles: Roles that get what drivers of Spark need for it.
@@ -60,13 +62,8 @@ def ddl(
         ConfigurationError: A name is not allowed.
         UsageError: Arguments have no meaning together.
     """
-    roles = {
-        "application": application_roles,
-        "checker": checker_roles,
-        "relay": relay_roles,
-        "executor": executor_roles,
-        "driver": driver_roles,
-    }
+    roles = {"application": application_roles, "checker": checker_roles, "relay": relay_roles, "viewer": viewer_roles}
+    roles |= {"executor": executor_roles, "driver": driver_roles}
     names = tables or TableNames()
     made = parts(names, roles, sink=sink or (drop and not message_table), foreign=message_table, mark=mark_column)
     made = [part for part in made if half_mode or not isinstance(part[0], CallbackTable)]
@@ -119,32 +116,35 @@ def parts(
     _require_lists(roles)
     roles, sink = defaultdict(tuple, roles), sink or bool(roles.get("executor") or roles.get("driver"))
     if foreign and (roles["application"] or roles["checker"] or sink):
-        raise UsageError("A foreign table has no roles but those of the relay: the application owns it. Omit others.")
+        raise UsageError("A foreign table has no roles but relay and viewer: the application owns it. Omit others.")
     if mark and not foreign:
         raise UsageError("A mark column is given without a message table. Give both, or neither.")
     if foreign:
-        return [_foreign_part(names, foreign, roles["relay"], mark)]
+        return [_foreign_part(names, foreign, roles, mark)]
     callbacks, messages, of_sink = CallbackTable(names), MessageTable(names), SinkTables(names)
     of_callbacks = [
         *map(callbacks.application_grant, roles["application"]),
         *map(callbacks.checker_grant, roles["checker"]),
+        *map(callbacks.viewer_grant, roles["viewer"]),
     ]
     of_messages = [
         *map(messages.application_grant, roles["application"]),
         *map(messages.checker_grant, roles["checker"]),
         *map(messages.relay_grant, roles["relay"]),
+        *map(messages.viewer_grant, roles["viewer"]),
     ]
     made: list[Part] = [(callbacks, of_callbacks), (messages, of_messages)]
     return [*made, (of_sink, of_sink.grants(roles["executor"], roles["driver"]))] if sink else made
 
 
 def _foreign_part(
-    names: TableNames, message_table: str, relays: Sequence[str], mark_column: str
+    names: TableNames, message_table: str, roles: Mapping[str, Sequence[str]], mark_column: str
 ) -> tuple[ForeignSource, list[Grant]]:
-    """Return what belongs to a foreign table, and the rights of the relay's roles."""
+    """Return what belongs to a foreign table, and the rights of roles."""
     try:
         foreign = ForeignSource(names, QualifiedName.parse(message_table))
         mark = check_name(mark_column) if mark_column else ""
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    return foreign, [grant for role in relays for grant in foreign.relay_grants(role, mark)]
+    relays = [grant for role in roles["relay"] for grant in foreign.relay_grants(role, mark)]
+    return foreign, [*relays, *map(foreign.viewer_grant, roles["viewer"])]

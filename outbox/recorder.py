@@ -3,11 +3,16 @@
 `outbox.prometheus.PrometheusRecorder` is the implementation for Prometheus.
 """
 
+from __future__ import annotations
+
 import enum
 import logging
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, cast
 
-from outbox.listener import LocalTransactionState
+if TYPE_CHECKING:  # table mode has none
+    from outbox.listener import LocalTransactionState
 
 log = logging.getLogger("outbox")
 
@@ -96,29 +101,9 @@ class GuardedRecorder:
         self._recorder = recorder
         self._has_failed = False
 
-    def messages_published(self, service: str, count: int) -> None:
-        self._call("messages_published", service, count)
-
-    def halves_acked(self, service: str, count: int, seconds: float) -> None:
-        self._call("halves_acked", service, count, seconds)
-
-    def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
-        self._call("transaction_ended", service, outcome)
-
-    def ops_dropped(self, service: str, count: int) -> None:
-        self._call("ops_dropped", service, count)
-
-    def check_answered(self, service: str, state: LocalTransactionState) -> None:
-        self._call("check_answered", service, state)
-
-    def table_looked_at(self, service: str, unowned_seconds: int) -> None:
-        self._call("table_looked_at", service, unowned_seconds)
-
-    def circuit_opened(self, service: str) -> None:
-        self._call("circuit_opened", service)
-
-    def circuit_closed(self, service: str) -> None:
-        self._call("circuit_closed", service)
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        """Return a method of the recorder, which never raises."""
+        return partial(self._call, method)
 
     def _call(self, method: str, *arguments: object) -> None:
         try:
@@ -131,4 +116,4 @@ class GuardedRecorder:
 
 def guarded(recorder: Recorder | None) -> Recorder:
     """Return a recorder that never raises; one that records nothing for None."""
-    return NoRecorder() if recorder is None else GuardedRecorder(recorder)
+    return NoRecorder() if recorder is None else cast("Recorder", GuardedRecorder(recorder))

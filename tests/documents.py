@@ -159,17 +159,17 @@ def _grants() -> str:
     options: Mapping[str, tuple[Grant, ...]] = {
         "application": (callbacks.application_grant("r"), messages.application_grant("r")),
         "relay": (messages.relay_grant("r"),),
+        "viewer": (callbacks.viewer_grant("r"), messages.viewer_grant("r")),
         "checker": (callbacks.checker_grant("r"), messages.checker_grant("r")),
         "executor": (SinkTables(names).executor_grant("r"),),
         "driver": (SinkTables(names).driver_grant("r"),),
         "consumer": (inbox.consumer_grant("r"),),
     }
-    rows = (
-        (f"`--{option}-role`", f"`{table}`", ", ".join(privileges))
-        for option, grants in options.items()
-        for grant in grants
-        for table, privileges in grant.rights.items()
-    )
+    tables: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for option, grants in options.items():
+        for table, privileges in ((table, right) for grant in grants for table, right in grant.rights.items()):
+            tables[f"`--{option}-role`", ", ".join(privileges)].append(f"`{table}`")
+    rows = ((option, ", ".join(tables), privileges) for (option, privileges), tables in tables.items())
     return _table(("option", "table", "privileges"), rows)
 
 

@@ -7,8 +7,8 @@ import inspect
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ _POLL_MS = 500
 _BATCH = 100
 """Records between two commits of offsets."""
 _RESTART_SECONDS = 1.0
+_STOP_SECONDS = 5.0
+"""For each of the two things that are last asked of Kafka: to store offsets, and to let the consumer go."""
 _OURS = {"enable_auto_commit": False, "isolation_level": "read_committed"}
 _REFUSED = {"group_id", "key_deserializer", "value_deserializer", *_OURS}
 
@@ -75,16 +77,32 @@ class AsyncConsumerLoop:
             arguments = {"auto_offset_reset": "earliest", **self.kafka, **_OURS, "group_id": self.group}
             consumer = AIOKafkaConsumer(*self.topics, **arguments)
             try:
-                await consumer.start()
+                async with self._until_stopped():
+                    await consumer.start()
                 await self._find_dead_letters(consumer)
                 while not self.stop.is_set():
                     await self._take_some(consumer)
             except (KafkaError, TimeoutError) as error:  # the consumer does not repeat it by itself
-                log.warning("Consumer group %s: %s", self.group, error)
+                log.warning("Consumer group %s: %s", self.group, str(error) or "Kafka does not answer")
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.stop.wait(), _RESTART_SECONDS)
             finally:
-                await consumer.stop()
+                await _end(consumer)
+
+    @asynccontextmanager
+    async def _until_stopped(self) -> AsyncIterator[None]:
+        """Wait for Kafka in the block as long as aiokafka does; once the loop is asked to stop, some seconds more."""
+
+        async def hurry() -> None:
+            await self.stop.wait()
+            limit.reschedule(asyncio.get_running_loop().time() + _STOP_SECONDS)
+
+        async with asyncio.timeout(None) as limit:
+            watch = asyncio.create_task(hurry())
+            try:
+                yield
+            finally:
+                watch.cancel()
 
     async def _take_some(self, consumer: AIOKafkaConsumer) -> None:
         """Handle what has come, and commit its offsets."""
@@ -96,7 +114,8 @@ class AsyncConsumerLoop:
                 done[partition] = record.offset + 1
         if ours := {partition: offset for partition, offset in done.items() if partition in consumer.assignment()}:
             with suppress(CommitFailedError, IllegalStateError):  # rebalanced: the records come again, and are not new
-                await consumer.commit(ours)
+                async with self._until_stopped():
+                    await consumer.commit(ours)
 
     async def _is_done(self, consumer: AIOKafkaConsumer, partition: TopicPartition, record: ConsumerRecord) -> bool:
         """Handle a record, as often as need be; return False if it was left."""
@@ -148,3 +167,21 @@ class AsyncConsumerLoop:
             return False
         consumer.resume(partition)
         return True
+
+
+async def _end(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer. A Kafka that does not answer will miss it by itself, for which aiokafka has no limit.
+
+    Then its tasks are cancelled, and its connections aborted: to close one with TLS waits for the other side.
+    """
+    if (coordinator := consumer._coordinator) is not None:  # noqa: SLF001 - `stop()` alone has no limit
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await coordinator.close()
+        except (KafkaError, TimeoutError):
+            await coordinator._stop_heartbeat_task()  # noqa: SLF001 - as above
+            await coordinator._stop_commit_offsets_refresh_task()  # noqa: SLF001 - as above
+            for connection in consumer._client._conns.values():  # noqa: SLF001 - as above
+                if (writer := connection._writer) is not None:  # noqa: SLF001 - as above
+                    writer.transport.abort()
+    await consumer.stop()

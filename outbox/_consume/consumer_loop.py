@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ log = logging.getLogger("outbox")
 
 _POLL_SECONDS = 0.5
 _RESTART_SECONDS = 1.0
+_CLOSE_SECONDS = 10.0
 _OURS = {
     "enable.auto.commit": True,
     "enable.auto.offset.store": False,  # an offset counts once its transaction is committed
@@ -99,7 +101,10 @@ class ConsumerLoop:
             consumer.subscribe(list(self.topics))
             yield consumer
         finally:
-            consumer.close()  # commits the stored offsets
+            # It commits the stored offsets, and repeats that without limit while Kafka is frozen.
+            closing = threading.Thread(target=consumer.close, daemon=True)
+            closing.start()
+            closing.join(_CLOSE_SECONDS)
 
     def _take_one(self, consumer: Consumer) -> None:
         message = self._early.popleft() if self._early else self._polled(consumer, _POLL_SECONDS)

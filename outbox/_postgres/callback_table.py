@@ -170,6 +170,10 @@ class CallbackTable(Tables):
         }
         return Grant(self.names.schema, role, rights)
 
+    def viewer_grant(self, role: str) -> Grant:
+        """Return what an operator needs who only looks."""
+        return Grant(self.names.schema, role, {self.names.transaction: ("SELECT",), self.names.meta: ("SELECT",)})
+
     @property
     def places(self) -> Places:
         names = self.names

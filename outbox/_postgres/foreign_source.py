@@ -87,6 +87,11 @@ class ForeignSource(Tables):
         """Return the statement that drops both tables; the foreign table remains."""
         return [self.compose("DROP TABLE IF EXISTS {discarded}, {source}")]
 
+    def viewer_grant(self, role: str) -> Grant:
+        """Return what an operator needs who only looks. He cannot read rows."""
+        rights = {self.names.discarded: ("SELECT (reason)",), self.names.source: ("SELECT",)}
+        return Grant(self.names.schema, role, rights)
+
     def relay_grants(self, role: str, mark: str = "") -> list[Grant]:
         """Return what the relay needs, on the foreign table too; without a column to mark it deletes rows."""
         ours = {self.names.discarded: ("SELECT", "INSERT", "DELETE"), self.names.source: ("SELECT", "INSERT", "UPDATE")}

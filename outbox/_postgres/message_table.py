@@ -11,8 +11,8 @@ wait for their time have one: such a row would be copied twice, and hold up othe
 
 from typing import LiteralString
 
-from outbox._postgres.ddl import Grant, Tables, identifier, written
-from outbox._postgres.publish_function import STARTED_US, TRANSACTION_ID, publish_statement
+from outbox._postgres.ddl import Grant, Rights, Tables, identifier, written
+from outbox._postgres.publish_function import AGE, START, STARTED_US, TRANSACTION_ID, publish_statement
 from outbox._postgres.source_statements import COUNTED
 from outbox._postgres.table_contract import BOUNDS, Places, Table
 from outbox.settings import TableNames
@@ -25,14 +25,6 @@ _KNOWN: LiteralString = (
 
 A table that was changed by hand may have NULL there; '' is no topic and no service.
 """
-
-_START: LiteralString = (
-    "least(greatest(created_at, timestamptz '1970-01-01 00:00:00+00'), timestamptz '9998-12-31 00:00:00+00')"
-)
-"""The start of a row's local transaction, as a time of the calendar: a transaction id can be made of it."""
-
-AGE: LiteralString = f"extract(epoch FROM clock_timestamp() - least({_START}, clock_timestamp()))"
-"""The age of a row, seconds."""
 
 _ROWS: LiteralString = (
     "unnest(ARRAY(SELECT generate_series(lower(run), upper(run) - 1) FROM unnest(b.ids) AS run), b.xids, b.starts,"
@@ -74,7 +66,7 @@ OFFSET keeps the order: Postgres looks each run of ids up in the table, whatever
 """
 
 _SAME: LiteralString = (
-    f"m.id = r.id AND m.xid = r.xid AND {_START} = timestamptz 'epoch' + r.started * interval '1 microsecond'"
+    f"m.id = r.id AND m.xid = r.xid AND {START} = timestamptz 'epoch' + r.started * interval '1 microsecond'"
 )
 """Whether a row is the one that is meant: an id may be given out again, and an xid, too (R72)."""
 
@@ -96,18 +88,18 @@ _LEFT: LiteralString = (
 """Starts of what has left the message table with the xid and id of the row `m`, which has come back then (R72)."""
 
 _BYTES: LiteralString = (
-    "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0) + coalesce(octet_length(topic), 0)"
-    " + coalesce(octet_length(service), 0) + 300"
+    "CAST(least(CAST(300 AS bigint) + coalesce(octet_length(value), 0)"
+    " + coalesce(octet_length(key), 0) + coalesce(octet_length(topic), 0) + coalesce(octet_length(service), 0)"
     " + CASE WHEN pg_column_compression(header_names) IS NULL THEN coalesce(pg_column_size(header_names), 0)"
     " ELSE least(pg_column_size(header_names), 4000) * 255 END"
     " + CASE WHEN pg_column_compression(header_values) IS NULL THEN coalesce(pg_column_size(header_values), 0)"
-    " ELSE least(pg_column_size(header_values), 4000) * 255 END"
+    " ELSE least(pg_column_size(header_values), 4000) * 255 END, 1000000000) AS integer)"
 )
-"""Bytes that a row takes in memory at most. To unpack its headers would cost more than to read it."""
+"""Bytes that a row takes in memory at most, up to 1 GB. To unpack its headers would cost more than to read it."""
 
 # An array may be kept compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
 _BOUNDED: LiteralString = (
-    f"coalesce(octet_length(service), 0) <= 200 AND coalesce(octet_length(topic), 0) <= 249 AND created_at = {_START}"
+    f"coalesce(octet_length(service), 0) <= 200 AND coalesce(octet_length(topic), 0) <= 249 AND created_at = {START}"
     " AND (size <= 1000000 OR coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000"
     " AND coalesce(pg_column_size(header_names), 0) + coalesce(pg_column_size(header_values), 0) <= 1000000"
     " AND pg_column_size(array_cat(header_names, '{{}}')) + pg_column_size(array_cat(header_values, '{{}}'))"
@@ -199,6 +191,7 @@ CREATE TABLE IF NOT EXISTS {delivered} (
     topics text[] NOT NULL,
     partitions integer[] NOT NULL,
     earliest bigint[] NOT NULL,
+    successor uuid,
     PRIMARY KEY (delivered_at, batch, first_id)
 );
 COMMENT ON TABLE {delivered} IS
@@ -207,6 +200,7 @@ COMMENT ON COLUMN {delivered}.xids IS 'Of each row, in the order of the ids, as 
 COMMENT ON COLUMN {delivered}.xid_range IS 'From the lowest xid to the highest.';
 COMMENT ON COLUMN {delivered}.targets IS
     'Of each row, its place in services, topics, partitions and earliest (of the timestamps there); {{}}: 1.';
+COMMENT ON COLUMN {delivered}.successor IS 'The transaction as which an operator had discarded rows delivered again.';
 ALTER TABLE {source} {uncompressed};
 ALTER TABLE {delivered} {uncompressed};
 CREATE INDEX IF NOT EXISTS {delivered_index} ON {delivered} USING gist (xid_range);
@@ -222,6 +216,7 @@ INSERT_RIGHT: LiteralString = f"INSERT ({_CONTENT})"
 _SCHEDULE_RIGHT: LiteralString = f"INSERT (not_before, {_CONTENT})"
 
 _EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, service, topic, partition, timestamp)"
+_VIEW_RIGHT: LiteralString = "SELECT (xid, id, created_at, service, topic, partition, timestamp, key)"
 _SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at)"
 """What an INSERT returns: neither services nor keys can be read."""
 _PROOF_RIGHT: LiteralString = "SELECT (xid, created_at)"
@@ -261,12 +256,12 @@ class MessageTable(Tables):
             "discarded_index": identifier(f"{names.discarded}_key"),
             "discarded_age": identifier(f"{names.discarded}_age"),
             "delivered_index": identifier(f"{names.delivered}_xid"),
-            "start": _START,
-            "started": STARTED_US.replace("created_at", _START),
+            "start": START,
+            "started": STARTED_US.replace("created_at", START),
             "age": AGE,
             "bytes": _BYTES,
             "bounded": _BOUNDED.format(),
-            "transaction_id": TRANSACTION_ID.replace("created_at", _START),
+            "transaction_id": TRANSACTION_ID.replace("created_at", START),
             "known": _KNOWN,
             "rows": _ROWS,
             "batch": _BATCH,
@@ -316,44 +311,47 @@ class MessageTable(Tables):
         It cannot read or change messages, choose their ids, or delete others than those that wait for their time.
         """
         names = self.names
-        return Grant(
-            names.schema,
-            role,
-            {
-                names.message: (INSERT_RIGHT, _SELECT_RIGHT),
-                names.scheduled: (_SCHEDULE_RIGHT, "SELECT (id, xid, created_at, not_before)", "DELETE"),
-                names.discarded: (_PROOF_RIGHT,),
-                names.delivered: (_DELIVERED_RIGHT,),
-                names.source: ("SELECT (id, purged_until)",),
-            },
-        )
+        rights: Rights = {
+            names.message: (INSERT_RIGHT, _SELECT_RIGHT),
+            names.scheduled: (_SCHEDULE_RIGHT, "SELECT (id, xid, created_at, not_before)", "DELETE"),
+            names.discarded: (_PROOF_RIGHT,),
+            names.delivered: (_DELIVERED_RIGHT,),
+            names.source: ("SELECT (id, purged_until)",),
+        }
+        return Grant(names.schema, role, rights)
 
     def relay_grant(self, role: str) -> Grant:
         """Return what the relay needs, and an operator's commands, too."""
         names = self.names
-        return Grant(
-            names.schema,
-            role,
-            {
-                names.message: ("SELECT", "INSERT", "DELETE"),
-                names.scheduled: ("SELECT", "UPDATE", "DELETE"),  # UPDATE: it locks rows
-                names.message_sequence: ("SELECT",),
-                names.discarded: ("SELECT", "INSERT", "DELETE"),
-                names.delivered: ("SELECT", "INSERT", "DELETE"),
-                names.source: ("SELECT", "INSERT", "UPDATE"),
-            },
-        )
+        rights: Rights = {
+            names.message: ("SELECT", "INSERT", "DELETE"),
+            names.scheduled: ("SELECT", "UPDATE", "DELETE"),  # UPDATE: it locks rows
+            names.message_sequence: ("SELECT",),
+            names.discarded: ("SELECT", "INSERT", "DELETE"),
+            names.delivered: ("SELECT", "INSERT", "DELETE"),
+            names.source: ("SELECT", "INSERT", "UPDATE"),
+        }
+        return Grant(names.schema, role, rights)
+
+    def viewer_grant(self, role: str) -> Grant:
+        """Return what an operator needs who only looks. He cannot read values and headers of messages."""
+        names = self.names
+        rights: Rights = {
+            names.message: (_VIEW_RIGHT,),
+            names.scheduled: (_VIEW_RIGHT, "SELECT (not_before)"),
+            names.discarded: (_VIEW_RIGHT, "SELECT (reason, detail, discarded_at)"),
+            names.delivered: ("SELECT",),
+            names.source: ("SELECT",),
+        }
+        return Grant(names.schema, role, rights)
 
     def checker_grant(self, role: str) -> Grant:
         """Return what `outbox audit` needs. It cannot read content of messages."""
         names = self.names
-        return Grant(
-            names.schema,
-            role,
-            {
-                names.message: (_EVIDENCE_RIGHT,),
-                names.discarded: (_EVIDENCE_RIGHT, "SELECT (reason)"),
-                names.delivered: ("SELECT",),
-                names.source: ("SELECT",),
-            },
-        )
+        rights: Rights = {
+            names.message: (_EVIDENCE_RIGHT,),
+            names.discarded: (_EVIDENCE_RIGHT, "SELECT (reason)"),
+            names.delivered: ("SELECT",),
+            names.source: ("SELECT",),
+        }
+        return Grant(names.schema, role, rights)

@@ -19,6 +19,14 @@ TRANSACTION_ID: LiteralString = (
 )
 """Transaction id of a row, as `table_transaction_id()` makes it."""
 
+START: LiteralString = (
+    "least(greatest(created_at, timestamptz '1970-01-01 00:00:00+00'), timestamptz '9998-12-31 00:00:00+00')"
+)
+"""The start of a row's local transaction, as a time of the calendar: a transaction id can be made of it."""
+
+AGE: LiteralString = f"extract(epoch FROM clock_timestamp() - least({START}, clock_timestamp()))"
+"""The age of a row, seconds."""
+
 # No semicolon is at the end of a line: `split()` would end the statement there.
 _BODY: LiteralString = """
 DECLARE made text; wrong text := CASE

@@ -72,7 +72,8 @@ _COLUMNS: Mapping[Table, str] = {
     + _CONTENT.replace("partition integer!", "partition integer! = -1"),
     Table.DISCARDED: f"{_MESSAGE}, reason text!, detail text!, discarded_at timestamptz! = now()",
     Table.DELIVERED: "delivered_at timestamptz! = now(), batch bigint!, first_id bigint!, "
-    + _ROWS.replace(" = {}", "").replace(" = empty", ""),
+    + _ROWS.replace(" = {}", "").replace(" = empty", "")
+    + ", successor uuid",
     Table.SOURCE: f"id integer!, name text!, {_BATCHES}, {_ROWS}, highest bigint! = 0, erasures bigint! = 0,"
     " purged_until timestamptz, halted text, server bigint",
     Table.STAGED: "attempt uuid! = current_setting(outbox.attempt), id bigint! = ALWAYS AS IDENTITY,"
@@ -154,7 +155,9 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
                     SELECT FROM pg_index p WHERE p.indrelid = i.indrelid AND p.indisprimary
                        AND ROW(p.indkey, p.indnkeyatts, p.indclass, p.indcollation)::text
                          = ROW(i.indkey, i.indnkeyatts, i.indclass, i.indcollation)::text) ORDER BY 1),
-       coalesce(serial.way, 0), serial.schema, serial.name, getdatabaseencoding()::text
+       coalesce(serial.way, 0), serial.schema, serial.name, getdatabaseencoding()::text,
+       (c.relreplident = 'n' OR c.relreplident = 'd' AND key.columns IS NULL) AND EXISTS (SELECT FROM pg_publication p,
+           pg_get_publication_tables(p.pubname) t WHERE t.relid = c.oid AND (p.pubdelete OR p.pubupdate))
   FROM unnest(CAST(%(places)s AS text[])) WITH ORDINALITY AS given (place, number)
   LEFT JOIN pg_class c ON c.oid = to_regclass(given.place)
   LEFT JOIN LATERAL (SELECT CASE c.relkind WHEN 'p' THEN ARRAY(SELECT relid::oid FROM pg_partition_tree(c.oid))
@@ -203,6 +206,7 @@ class Facts(NamedTuple):
     sequence_schema: str | None
     sequence: str | None
     encoding: str
+    has_no_identity: bool
     is_restarted: bool = False
     has_other_function: bool = False
 
@@ -379,6 +383,13 @@ CONTRACT = (
         "drop them",
     ),
     Condition(
+        "a replica identity, if it is in a publication",
+        _ALL,
+        lambda facts, _: "has no replica identity, and is in a publication" if facts.has_no_identity else "",
+        "Postgres refuses to change or delete a row of it",
+        "run ALTER TABLE {table} REPLICA IDENTITY DEFAULT, or take it out of the publication",
+    ),
+    Condition(
         "in a database in UTF8 or LATIN1",
         frozenset({Table.MESSAGE, Table.CALLBACK}),
         lambda facts, _: "" if facts.encoding in {"UTF8", "LATIN1"} else f"is in a database in {facts.encoding}",
@@ -450,11 +461,10 @@ def require_contract(connection: psycopg.Connection[Any], places: Places) -> Non
 def _breaches(
     connection: psycopg.Connection[Any], table: Table, place: tuple[str, str], facts: Facts
 ) -> Iterator[Breach]:
-    if table is Table.MESSAGE and facts.sequence is not None and not facts.is_secured:
-        facts = facts._replace(is_restarted=_is_restarted(connection, place, facts))
     if table is Table.MESSAGE:
+        restarted = facts.sequence is not None and not facts.is_secured and _is_restarted(connection, place, facts)
         altered = is_altered(connection, (place[0], _names(place).publish_function), place)
-        facts = facts._replace(has_other_function=altered)
+        facts = facts._replace(is_restarted=restarted, has_other_function=altered)
     for condition in CONTRACT:
         if table in condition.tables and (problem := condition.broken(facts, table)):
             name, source = written(*place), table is Table.MESSAGE and written(place[0], _names(place).source)

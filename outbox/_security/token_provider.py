@@ -1,7 +1,6 @@
 """Token providers for SASL OAUTHBEARER: the property `oauth_cb` as the name of a function, as a file may have it."""
 
 import logging
-import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,6 +33,8 @@ def load_provider(name: str) -> Provider:
         raise ConfigurationError(
             f"Property {PROPERTY!r} is not the name of a function. Write it as package.module:function."
         )
+    import pkgutil  # noqa: PLC0415 - few name one
+
     try:
         found = pkgutil.resolve_name(name)
     except Exception as error:  # the module is the user's, and may raise anything

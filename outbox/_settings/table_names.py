@@ -11,6 +11,16 @@ _SCHEMA = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
 
+class _Named:
+    """The name of a table, which begins with the prefix."""
+
+    def __init__(self, ending: str) -> None:
+        self._ending = ending
+
+    def __get__(self, names: "TableNames", _: type) -> str:
+        return f"{names.prefix}_{self._ending}"
+
+
 @dataclass(frozen=True, slots=True)
 class TableNames:
     """Schema and name prefix of the callback tables.
@@ -33,67 +43,23 @@ class TableNames:
                 f"Table prefix {self.prefix!r} is not valid. Use at most 50 lower-case letters, digits and '_'."
             )
 
-    @property
-    def transaction(self) -> str:
-        return f"{self.prefix}_transaction"
-
-    @property
-    def meta(self) -> str:
-        """Name of the table with incarnation, schema version and purge watermarks."""
-        return f"{self.prefix}_meta"
-
-    @property
-    def fence(self) -> str:
-        """Name of the table for the durability write (R9)."""
-        return f"{self.prefix}_fence"
-
-    @property
-    def message(self) -> str:
-        return f"{self.prefix}_message"
+    transaction = _Named("transaction")
+    meta = _Named("meta")  # incarnation, schema version and purge watermarks
+    fence = _Named("fence")  # for the durability write (R9)
+    message = _Named("message")
+    scheduled = _Named("scheduled")  # messages that wait for their time, in table mode
+    discarded = _Named("discarded")  # messages that the relay could not deliver, in table mode
+    delivered = _Named("delivered")  # the evidence of what the relay delivered, in table mode
+    source = _Named("source")  # the relay's progress, in table mode
+    staged = _Named("staged")  # what tasks of Spark have staged
+    sink = _Named("sink")  # the last batch of each query of Spark
+    inbox = _Named("inbox")
+    publish_function = _Named("publish")  # the SQL function that publishes a message in table mode
 
     @property
     def message_sequence(self) -> str:
         """Name that Postgres gives the sequence of the message table's ids."""
         return f"{self.message[:56]}_id_seq"
-
-    @property
-    def scheduled(self) -> str:
-        """Name of the table of messages that wait for their time, in table mode."""
-        return f"{self.prefix}_scheduled"
-
-    @property
-    def discarded(self) -> str:
-        """Name of the table of messages that the relay could not deliver, in table mode."""
-        return f"{self.prefix}_discarded"
-
-    @property
-    def delivered(self) -> str:
-        """Name of the table with the evidence of what the relay delivered, in table mode."""
-        return f"{self.prefix}_delivered"
-
-    @property
-    def source(self) -> str:
-        """Name of the table with the relay's progress, in table mode."""
-        return f"{self.prefix}_source"
-
-    @property
-    def staged(self) -> str:
-        """Name of the table of what tasks of Spark have staged."""
-        return f"{self.prefix}_staged"
-
-    @property
-    def sink(self) -> str:
-        """Name of the table with the last batch of each query of Spark."""
-        return f"{self.prefix}_sink"
-
-    @property
-    def inbox(self) -> str:
-        return f"{self.prefix}_inbox"
-
-    @property
-    def publish_function(self) -> str:
-        """Name of the SQL function that publishes a message in table mode."""
-        return f"{self.prefix}_publish"
 
     def owns(self, schema: str, table: str) -> bool:
         callback = (self.transaction, self.meta, self.fence)

@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from outbox._postgres.ddl import identifier, written
-from outbox._postgres.message_table import AGE
-from outbox._postgres.publish_function import STARTED_US
+from outbox._postgres.publish_function import AGE, STARTED_US
 from outbox._table.insert_connection import CopyConnection, InsertConnection
 from outbox._table.message_insert import COLUMNS, MessageInsert, Statement
 from outbox.errors import TableError

@@ -61,6 +61,11 @@ _OPTIONS = (
 _NOT_REPLICATED = "01000"
 """SQLSTATE of the warning that the wait for the synchronous standbys was cancelled, after the commit."""
 
+_UNLIMITED: LiteralString = (
+    "SELECT set_config('transaction_timeout', '0', false) WHERE current_setting('transaction_timeout', true) <> '0'"
+)
+"""Postgres 17 could end the session in the middle of a statement; an earlier one refuses the option at the start."""
+
 _BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
 """Delivery waits while upkeep is at work."""
 
@@ -112,6 +117,7 @@ def open_session(settings: TableSettings, patience: int = 1) -> psycopg.Connecti
         keepalives_count=3,
     )
     made.watch = partial(calling, "a statement on a table", server="Postgres")
+    made.execute(_UNLIMITED)
     return made
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from outbox._cli.setting_options import option, subcommand
+from outbox._postgres.ddl import script
 from outbox._postgres.message_table import MessageTable
 from outbox._security.encryption import remote_brokers
 from outbox.errors import ConfigurationError, UsageError
@@ -38,12 +39,12 @@ class Migration(enum.StrEnum):
 _NEXT = {
     Migration.DJANGO: 'python manage.py migrate   # INSTALLED_APPS += ["outbox.django"]; OUTBOX = {{"name": "{}"}}',
     Migration.ALEMBIC: "alembic upgrade head   # once outbox_tables.py is among your versions",
-    Migration.SQL: "psql -v application=ROLE -v relay=ROLE -f outbox_tables.sql   # as the owner",
+    Migration.SQL: "psql -v application=ROLE -v relay=ROLE -f outbox_tables.sql   # as the owner; -v viewer=ROLE, too",
 }
 """How the migration is run; `{}` is the service."""
 
 _THEN = """\
-  outbox channel create --tables-only --replication 3 --bootstrap-servers {servers}
+  outbox channel create --tables-only --replication {replication} --bootstrap-servers {servers}
   kafka-topics.sh --bootstrap-server {servers} --create --topic …   # each of {topics} that is missing
   docker build --target services --tag kafka-transactional-outbox:local .   # in a clone
   kubectl create secret …   # as relay.kubernetes.yaml has it; for compose write the file outbox_dsn
@@ -60,7 +61,7 @@ _ROLE_GIVEN = """\
 DO $$ BEGIN RAISE 'Nothing was changed. Give psql -v {0}=ROLE.'; END $$;
 \\endif
 """
-_SQL = "\\set ON_ERROR_STOP on\n{}BEGIN;\n{}COMMIT;\n"
+_SQL = "\\set ON_ERROR_STOP on\n{}BEGIN;\n{}\\if :{{?viewer}}\n{}\\endif\nCOMMIT;\n"
 
 
 def files(service: str, topics: Sequence[str], servers: str, migration: Migration) -> dict[str, str]:
@@ -82,8 +83,9 @@ def files(service: str, topics: Sequence[str], servers: str, migration: Migratio
     elif migration is Migration.SQL:
         table = MessageTable(TableNames())
         grants = table.application_grant("application"), table.relay_grant("relay")
-        ddl = table.ddl(grants).replace(' TO "', ' TO :"')  # variables of psql
-        made["outbox_tables.sql"] = _SQL.format("".join(map(_ROLE_GIVEN.format, ("application", "relay"))), ddl)
+        texts = table.ddl(grants), script(table.viewer_grant("viewer").statements())
+        needed = "".join(map(_ROLE_GIVEN.format, ("application", "relay")))
+        made["outbox_tables.sql"] = _SQL.format(needed, *texts).replace(' TO "', ' TO :"')  # variables of psql
     return made
 
 
@@ -110,7 +112,9 @@ def app(
             typer.echo(f"wrote {path}")
     except OSError as error:
         raise ConfigurationError(f"{error}. Give another --directory.") from error
-    local = "" if remote_brokers({"bootstrap.servers": servers}) else _LOCAL.format(servers)
-    given = {"servers": servers, "topics": ", ".join(topic), "local": local, "allowed": json.dumps({service: topic})}
+    is_remote = bool(remote_brokers({"bootstrap.servers": servers}))
+    given = {"servers": servers, "topics": ", ".join(topic), "allowed": json.dumps({service: topic})}
+    given["replication"] = "3" if is_remote else str(min(3, len(servers.split(","))))
+    given["local"] = "" if is_remote else _LOCAL.format(servers)
     then = _THEN.format(**given, of=f"--table {service}=@outbox_dsn --bootstrap-servers {servers}")
     typer.echo(f"Next:\n  {_NEXT[migration].format(service)}\n{then}")

@@ -34,6 +34,7 @@ def create(
     application_role: Annotated[Roles, _role("Role that gets what the library needs")] = None,
     checker_role: Annotated[Roles, _role("Role that gets what the checker and the audit need")] = None,
     relay_role: Annotated[Roles, _role("Role that gets what the relay, or an operator, needs in table mode")] = None,
+    viewer_role: Annotated[Roles, _role("Role that gets what an operator needs who only looks")] = None,
     executor_role: Annotated[Roles, _role("Role that gets what tasks of Spark need")] = None,
     driver_role: Annotated[Roles, _role("Role that gets what drivers of Spark need")] = None,
     consumer_role: Annotated[Roles, _role("With --inbox: role that gets what a consumer needs")] = None,
@@ -49,24 +50,19 @@ def create(
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = PostgresSettings(**given)
-    consumers = consumer_role or ()
-    roles = {
-        "application": application_role or (),
-        "checker": checker_role or (),
-        "relay": relay_role or (),
-        "executor": executor_role or (),
-        "driver": driver_role or (),
-    }
+    roles = {"application": application_role, "checker": checker_role, "relay": relay_role, "viewer": viewer_role}
+    roles |= {"executor": executor_role, "driver": driver_role}
     if inbox and any([*roles.values(), sink, message_table, mark_column]):
         raise UsageError("--inbox has no roles but --consumer-role. Omit other options.")
-    if consumers and not inbox:
+    if consumer_role and not inbox:
         raise UsageError("--consumer-role is of the inbox table. Give --inbox, too.")
     names, made = settings.table_names(), list[Made]()
     if inbox:
         table = InboxTable(names)
-        made += [(table, [*map(table.consumer_grant, consumers)])]
+        made += [(table, [*map(table.consumer_grant, consumer_role or ())])]
     else:
-        made += parts(names, roles, sink=sink, foreign=message_table, mark=mark_column)
+        given_roles = {what: some for what, some in roles.items() if some}
+        made += parts(names, given_roles, sink=sink, foreign=message_table, mark=mark_column)
     if print_sql:
         typer.echo("".join(table.ddl(grants) for table, grants in made), nl=False)
     else:

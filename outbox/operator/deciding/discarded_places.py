@@ -194,7 +194,7 @@ class Decision:
         return f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[self.kind]}{more}"
 
     def new_names(self) -> Iterator[Entry]:
-        """Yield the new id of each message that is back in a message table; nothing else keeps the two together."""
+        """Yield the new id of each message that is back in a message table."""
         for one in self.able:
             yield from (Entry(f"{former} is now {new}") for former, new in self.moved(one).messages.items())
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import LiteralString, NamedTuple
 
+from outbox._postgres.publish_function import TRANSACTION_ID
 from outbox._service.exit_codes import warn
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
@@ -27,9 +28,9 @@ _BACK: LiteralString = (
     " AND service = %(service)s RETURNING *)"
 )
 DECIDED: LiteralString = (  # of no message: that the local transaction committed (R74)
-    "INSERT INTO {delivered} (first_id, batch, {batch}) SELECT min(id), 0, int8multirange(), ARRAY[xid],"
-    " ARRAY[created_at], int8range(xid::text::bigint, xid::text::bigint, '[]'), '{{}}', '{{}}', '{{}}', '{{}}', '{{}}'"
-    " FROM back GROUP BY xid, created_at"
+    "INSERT INTO {delivered} (first_id, batch, {batch}, successor) SELECT min(id), 0, int8multirange(), ARRAY[xid],"
+    " ARRAY[created_at], int8range(xid::text::bigint, xid::text::bigint, '[]'), '{{}}', '{{}}', '{{}}', '{{}}', '{{}}',"
+    " NULL::uuid FROM back GROUP BY xid, created_at"
 )
 _MADE: LiteralString = (
     "INSERT INTO {message} (service, topic, partition, timestamp, key, value, header_names, header_values)"
@@ -40,7 +41,8 @@ _MOVED: LiteralString = (
     "SELECT xid, started, new.id, old.id FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM made) AS new"
     " FULL JOIN (SELECT id, row_number() OVER (ORDER BY id) AS n FROM back) AS old USING (n) ORDER BY n"
 )
-_DELIVER: LiteralString = f"{_BACK}, decided AS ({DECIDED}), made AS ({_MADE}) {_MOVED}"
+_NEW: LiteralString = TRANSACTION_ID.replace("created_at", "now()").replace("xid", "pg_current_xact_id()")
+_DELIVER: LiteralString = f"{_BACK}, decided AS ({DECIDED.replace('NULL::uuid', _NEW)}), made AS ({_MADE}) {_MOVED}"
 _DROP: LiteralString = f"{_BACK} {DECIDED} RETURNING first_id"
 _LEFT: LiteralString = (
     "SELECT reason, detail, CAST(extract(epoch FROM discarded_at) * 1000 AS bigint) FROM {discarded}"

@@ -399,8 +399,8 @@ class Resumption:
             return _UNPROVED
         if self.skips is None:
             return "decide on the rows: --skip-delivered or --deliver-again"
-        if not self.skips and self._came_back:
-            return _NEVER_AGAIN
+        if not self.skips:
+            return _NEVER_AGAIN if self._came_back else ""
         is_known = self.progress.lost or self.delivered
         return NEW if is_foreign(self.progress, self.committed) and not is_known else ""
 
@@ -433,6 +433,8 @@ class Resumption:
             yield f"{len(self.back)} rows, which had left the table before, {verb} deleted" if self.back else ""
             twice = ""
         yield f"the numbers {verb} set to {self.repair.batch}; a relay delivers {self.waiting - count} rows{twice}"
+        if is_foreign(self.progress, self.committed):
+            yield "another table that is still delivered under this name halts"
 
     def _changed(self) -> UsageError:
         return UsageError(

@@ -111,6 +111,12 @@ class LocalSearch(NamedTuple):
             self._take(source, EventKind.REFUSED, row, f": {row.detail}")
         for row in delivered:
             self._take(source, EventKind.DELIVERED, row, f", {row.detail}")
+        self._note_successors(source, view.successors(id_))
+
+    def _note_successors(self, source: str, successors: Iterable[tuple[str, int]]) -> None:
+        for new, at_ms in successors:
+            as_new = f"as {new} ({utc(at_ms)}): `outbox trace {new}`"
+            self.found.note(TimelineEvent(at_ms, EventKind.AGAIN, source, None, None, None, as_new))
 
     def _committed(self, source: str) -> Committed | None:
         try:

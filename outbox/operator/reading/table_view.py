@@ -149,6 +149,11 @@ _DELIVERED: LiteralString = (
     " coalesce(target, 1) AS place WHERE xid_range @> CAST(%(xid)s AS xid8)::text::bigint AND r.id IS NOT NULL"
     " AND xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY r.id LIMIT %(most)s"
 )
+_SUCCESSORS: LiteralString = (
+    "SELECT DISTINCT successor::text, CAST(extract(epoch FROM delivered_at) * 1000 AS bigint) FROM {delivered}"
+    " WHERE xid_range @> CAST(%(xid)s AS xid8)::text::bigint AND successor IS NOT NULL"
+    " AND starts[1] = timestamptz 'epoch' + %(started)s * interval '1 microsecond'"
+)
 _STATUS: LiteralString = "SELECT pg_xact_status(CAST(%s AS xid8))"
 _BACKEND: LiteralString = (
     "SELECT pid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
@@ -251,6 +256,10 @@ class TableView:
     def find_delivered(self, transaction_id: str) -> list[FoundRow]:
         """Return the evidence of the rows of a local transaction (R61)."""
         return [FoundRow(*row) for row in self.all(_DELIVERED, {**local_of(transaction_id), "most": ROWS})]
+
+    def successors(self, transaction_id: str) -> list[tuple[str, int]]:
+        """Return as which transactions discarded rows were delivered again, and when, ms since 1970."""
+        return [(new, at_ms) for new, at_ms in self.all(_SUCCESSORS, local_of(transaction_id))]
 
     def was_rolled_back(self, xid: int) -> bool:
         """Return whether the server has it of the last transaction with an xid that it was rolled back."""

@@ -37,11 +37,10 @@ def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -
 NOT_BEGUN = Progress("not begun", 0, 0, ())
 """Progress of a source that was never served."""
 
-_OTHER_NAME = "give this table another name in the setting tables of every relay, or delete the service"
+_OTHER_NAME = "give this table another name in the setting tables of every relay"
 NEW = (
-    "nothing shows that this table was ever delivered: as its owner delete the only row of its table outbox_source, "
-    "which has the name of the source, and give the table another name in the setting tables of every relay; or delete "
-    "the service"
+    "nothing shows that this table was ever delivered: if no other one is delivered under this name any more, "
+    f"--deliver-again lets it go on; else as its owner delete the row of its table outbox_source, and {_OTHER_NAME}"
 )
 
 

@@ -30,6 +30,7 @@ class EventKind(enum.StrEnum):
     IN_BATCH = "row in delivery"
     REFUSED = "row discarded"
     DELIVERED = "row delivered"
+    AGAIN = "delivered again"
     HALF = "half stored"
     ROW = "row"
     OP = "op"
@@ -169,6 +170,7 @@ class Status(enum.StrEnum):
     WAITING = "waiting"
     IN_DELIVERY = "in delivery"
     DELIVERED = "delivered"
+    AGAIN = "delivered again"
     OPEN = "open"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -276,6 +278,8 @@ def _in_table(found: Findings) -> Conclusion | None:
 
 
 def _without_rows(found: Findings) -> Conclusion:
+    if again := found.of(EventKind.AGAIN):
+        return Conclusion(Status.AGAIN, "; ".join(f"by an operator, {event.detail}" for event in again))
     outcome = found.outcome()
     if outcome is None:
         known = ", ".join(f"{source}: {outcome}" for source, outcome in sorted(found.outcomes.items()))
@@ -290,8 +294,7 @@ def _without_rows(found: Findings) -> Conclusion:
 _GONE = {
     Status.COMMITTED: Conclusion(
         Status.NOT_FOUND,
-        "its local transaction committed, and its rows were discarded: `outbox discarded` has moved them, under "
-        "another id, or dropped them",
+        "its local transaction committed, and an operator dropped or erased its rows",
     ),
     Status.ROLLED_BACK: Conclusion(
         Status.ROLLED_BACK,

@@ -84,6 +84,7 @@ class Work:
         finally:
             stop.set()
             await engine.dispose()
+            assert not [task for task in asyncio.all_tasks() if "/aiokafka/" in str(task)], "each connection has one"
 
     def _handle(self, connection: Any, message: Any) -> None:
         what = message.value().decode()

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from stack import Stack
-from tests.integration.library.test_consumer_loop import Work
+from tests.integration.library.test_consumer_loop import WAYS, Work
 from tests.support.billing import Billing
 from tests.support.harness import Site, wait_until
 from tests.support.servers import UNFENCED
@@ -107,23 +107,32 @@ def test_an_example_consumer_goes_on(
         assert sorted(billing.invoices()) == sorted(sent)
 
 
-def test_a_consumer_that_cannot_write_a_dead_letter_stops(own: Stack, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("error", "frozen_seconds"), [(ValueError(), 1.0), (None, 45.0)], ids=["letter", "offsets"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_consumer_stops_whatever_a_frozen_broker_owes_it(
+    own: Stack, way: str, error: Exception | None, frozen_seconds: float
+) -> None:
     with Site(own.bootstrap_servers, own.postgres_url) as site:
 
-        def freezes(_: str) -> Exception:
+        def freezes(_: str) -> Exception | None:
             own.kafka.pause()
-            return ValueError()
+            return error
 
-        work = Work(site, "confluent-kafka", freezes)
-        work.write("bad")
+        work = Work(site, way, freezes)
+        work.write("tea")
         try:
             with work.running(dead_letters=work.dead, attempts=1):
-                wait_until(lambda: f"dead letters, {work.dead}: " in caplog.text)
-                time.sleep(1)  # the next attempt has begun
+                wait_until(lambda: work.calls == ["tea"])
+                time.sleep(frozen_seconds)
                 began = time.monotonic()
             assert time.monotonic() - began < STOP_SECONDS
         finally:
             own.kafka.resume()
+        work.fails = lambda _: None
+        with work.running(dead_letters=work.dead):
+            wait_until(lambda: work.effects() == ["tea"], WAIT_SECONDS)
+            wait_until(lambda: work.committed() == 1, WAIT_SECONDS)
+        assert work.calls == ["tea"] * (2 if error else 1)
 
 
 def test_a_consumer_waits_for_its_topic(own: Stack) -> None:

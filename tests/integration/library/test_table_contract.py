@@ -130,6 +130,11 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
         "_message has rules: kept",
         "drop them",
     ),
+    "no replica identity": (
+        "CREATE PUBLICATION {n} FOR TABLE {n}_message; ALTER TABLE {n}_message REPLICA IDENTITY NOTHING",
+        "_message has no replica identity",
+        "REPLICA IDENTITY DEFAULT",
+    ),
     "cache": (f"{ID} SET CACHE 20", SEQUENCE, "SET CACHE 1"),
     "cache of later ids": (LATER.format("SET CACHE 20"), "_scheduled has another sequence", "SET CACHE 1"),
     "later ids that ascend": (

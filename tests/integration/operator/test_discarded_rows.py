@@ -5,6 +5,7 @@ from typing import Any
 from outbox._service.exit_codes import Exit
 from outbox._settings.declared import DAY_MS, TableSettings
 from outbox.operator.commands.discarded import app
+from outbox.operator.commands.trace import app as trace
 from outbox.operator.deciding.discarded_rows import DiscardedRows
 from outbox.protocol.op import OpKind
 from tests.support.commands import call_command, call_for_json
@@ -43,6 +44,9 @@ def test_rows_that_are_discarded_again_are_still_there(store: Site) -> None:
     code, document = call_for_json(app, store, *words, environ=relay_settings(store))
     (waits,) = document["transactions"]
     assert (code, waits["outcome"], waits["expires_ms"]) == (Exit.FINDINGS, "still there", None)
+    code, printed = call_command(trace, store, waits["transaction"], environ=relay_settings(store))
+    assert (code, f"delivered again: by an operator, as {waits['new_transaction']} (2" in printed) == (Exit.OK, True)
+    assert f"`outbox trace {waits['new_transaction']}`" in printed
     ((old, new),) = waits["new_messages"].items()
     assert (old.partition("/")[0], new.partition("/")[0]) == (waits["transaction"], waits["new_transaction"])
     store.relay(extra=relay_settings(store, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="300"))

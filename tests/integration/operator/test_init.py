@@ -23,9 +23,17 @@ def _migrate(site: Site, folder: Path, url: str, template: str) -> str:
     """Make the tables as their owner; return by what application and relay connect: SQL gives rights to their role."""
     if not template:
         role = {**conninfo_to_dict(site.role("shop")), "dbname": f"{site.name}_other"}
-        given = [f"--set={one}" for one in (f"application={role['user']}", f"relay={role['user']}")]
-        psql = postgres_binaries(None, folder) / "psql"
-        ran([psql, url, *given, "--file", folder / "outbox_tables.sql"], check=True)
+        psql = [postgres_binaries(None, folder) / "psql", url, "--file", folder / "outbox_tables.sql"]
+        app, viewer, relay = (f"--set={one}={role['user']}" for one in ("application", "viewer", "relay"))
+        for given, says in (
+            ((app,), "Give psql -v relay=ROLE."),
+            ((app, "--set=relay=no"), 'role "no" does not exist'),
+        ):
+            refused = ran([*psql, *given])
+            assert (refused.returncode, says in refused.stderr) == (3, True), refused.stderr
+            with psycopg.connect(url) as connection:
+                assert connection.execute("SELECT to_regclass('outbox_message')").fetchone() == (None,)
+        ran([*psql, app, viewer, relay], check=True)
         return make_conninfo("", **role)
     command.init(Config(folder / "alembic.ini"), str(folder / "migrations"), template)
     (folder / "outbox_tables.py").rename(folder / "migrations" / "versions" / "outbox_tables.py")

@@ -1,6 +1,7 @@
 """No setting of a role, a database or an environment decides what the relay writes (R77), nor does SQL_ASCII (R60)."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -10,7 +11,9 @@ from outbox._postgres.dsn import SESSION_SETTINGS, connect_dsn
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.foreign_layout import QualifiedName
 from outbox._service.exit_codes import Exit
+from outbox._settings.declared import TableSettings
 from outbox.settings import TableNames
+from relay.table.owned_table import open_session
 from tests.support.commands import run_command
 from tests.support.foreign_tables import relay_settings, run
 from tests.support.harness import Site, wait_until
@@ -52,6 +55,13 @@ def test_each_connection_has_the_settings_that_decide_text(role: str, monkeypatc
         assert run(connection, "SHOW search_path") == [("pg_catalog",)]
     found["DateStyle"] = found["DateStyle"].partition(",")[0]
     assert found == {**SESSION_SETTINGS, "client_encoding": "UTF8"}
+
+
+def test_a_role_does_not_limit_the_transactions_of_a_relay(site: Site, role: str) -> None:
+    if site.sql(asked := "SELECT current_setting('transaction_timeout', true)") != [(None,)]:  # Postgres 17 has it
+        site.sql(f"ALTER ROLE {site.name}_role SET transaction_timeout = '10s'")
+    with closing(open_session(TableSettings(dsn=role, table_prefix=site.name))) as session:
+        assert run(session, asked) in ([(None,)], [("0",)])
 
 
 def test_settings_of_a_role_decide_no_byte_of_a_foreign_table(site: Site, role: str) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 from kubernetes_validate import latest_version, validate
 from typer.testing import CliRunner
@@ -15,14 +16,13 @@ from relay.service import DRAIN_SECONDS
 from relay.table import source_threads
 
 
-def _init(folder: Path, service: str = "shop", migration: str = "sql") -> tuple[int, str]:
-    given = ["--service", service, "--topic", "orders", "--directory", str(folder), "--migration", migration]
-    result = CliRunner().invoke(app, given)
+def _init(folder: Path, service: str = "shop", *more: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["--service", service, "--topic", "orders", "--directory", str(folder), *more])
     return result.exit_code, result.output
 
 
 def test_compose_and_kubernetes_run_the_same_relay(tmp_path: Path) -> None:
-    code, printed = _init(tmp_path / "new", migration="django")
+    code, printed = _init(tmp_path / "new", "shop", "--migration", "django")
     assert (code, 'OUTBOX = {"name": "shop"}' in printed) == (Exit.OK, True)
     assert all(
         step in printed
@@ -56,4 +56,15 @@ def test_nothing_is_overwritten_and_nothing_else_written(tmp_path: Path) -> None
     for folder, service in ((tmp_path / KUBERNETES, "shop"), (tmp_path / "new", "My Shop")):
         assert _init(folder, service)[0] == Exit.CONFIGURATION
     assert "--service 'My Shop' cannot be used" in _init(tmp_path / "new", "My Shop")[1]
+    code, printed = _init(tmp_path / "new", "shop", "--topic", "__x")
+    assert (code, "Topic '__x' is an internal topic of Kafka" in printed) == (Exit.CONFIGURATION, True)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(KUBERNETES, "mine")]
+
+
+@pytest.mark.parametrize(
+    ("servers", "replicas", "is_here"), [("127.0.0.1:1", 1, True), ("localhost:1,[::1]:2", 2, True), ("k:9", 3, False)]
+)
+def test_what_is_printed_fits_the_brokers(tmp_path: Path, servers: str, replicas: int, *, is_here: bool) -> None:
+    printed = _init(tmp_path, "shop", "--bootstrap-servers", servers)[1]
+    assert f"--replication {replicas} --bootstrap-servers {servers}" in printed
+    assert (f"# {servers} is the container itself" in printed) is is_here

@@ -1,5 +1,7 @@
 """How a halted table source goes on (R55), and the first checkpoint of a half partition that had none (R84)."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,12 +48,6 @@ def test_numbers_fit_afterwards_and_no_batch_is_taken_for_undelivered(
         return
     after = Progress(HERE, found.batch, found.batch, ())
     assert contradiction(after, committed) == ""
-
-
-def test_progress_of_another_table_is_refused() -> None:
-    found = repair("shop", "shop", _progress(1, 1), Committed(1, OTHER))
-    assert "belongs to another table" in found.halted
-    assert found.refusal.startswith("give this table another name")
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -114,22 +110,13 @@ def test_retention_must_not_have_reached_the_rows(
 TOPIC_ID = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
 
 
-def _halves(*transactions: str) -> list[StoredHalf]:
-    return [StoredHalf(offset, transaction) for offset, transaction in enumerate(transactions)]
-
-
-def test_a_partition_of_which_nothing_was_delivered_begins_at_its_beginning() -> None:
-    assert first_checkpoint(_halves("a", "b", ""), {"c"}) == HalfCheckpoint(0, 0)
-    assert first_checkpoint([], ()) == HalfCheckpoint(0, 0)
-
-
-def test_a_partition_of_which_all_was_delivered_ends_at_its_last_half() -> None:
-    assert first_checkpoint(_halves("a", "b", "a"), {"a", "b"}) == HalfCheckpoint(3, 3)
-
-
-def test_each_half_of_a_delivered_transaction_is_settled_and_no_other() -> None:
-    found = first_checkpoint(_halves("a", "b", "", "a", "c"), {"a"})
-    assert found == HalfCheckpoint(1, 4, (range(1, 3),))
+@pytest.mark.parametrize(
+    ("halves", "delivered", "found"),
+    [("ab ", "c", (0, 0)), ("", "", (0, 0)), ("aba", "ab", (3, 3)), ("ab ac", "a", (1, 4, (range(1, 3),)))],
+)
+def test_each_half_of_a_delivered_transaction_is_settled(halves: str, delivered: str, found: Any) -> None:
+    stored = [StoredHalf(offset, transaction.strip()) for offset, transaction in enumerate(halves)]
+    assert first_checkpoint(stored, set(delivered)) == HalfCheckpoint(*found)
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from("abcd")), max_size=60), st.sets(st.sampled_from("abcd")))

@@ -42,7 +42,10 @@ if TYPE_CHECKING:  # what is in extras, or in other packages
     from outbox.async_outbox import AsyncTarget
 
 T = TypeVar("T")
-_UNDEFINED_TABLE = "42P01"
+_UNUSABLE = {
+    "42P01": "does not exist in this database. Run `outbox table create --inbox`",
+    "42501": "is closed to this role. Run `outbox table create --inbox --consumer-role ROLE`",
+}
 
 
 class Inbox:
@@ -180,11 +183,11 @@ class Inbox:
                     is_new = self.once(transaction, id_)  # type: ignore[arg-type]
                 if is_new:
                     handler(transaction, message)
+                    _require_stored(is_missing=self.once(transaction, id_))  # type: ignore[arg-type]
 
+        topics = _listed(topics, dead_letters)
         with nullcontext(stop.is_set) if stop else asked_by_signal() as is_asked, _unwrapped():
-            ConsumerLoop(
-                self.group, handle, kafka, _listed(topics), dead_letters, attempts, first_pause_seconds, is_asked
-            ).run()
+            ConsumerLoop(self.group, handle, kafka, topics, dead_letters, attempts, first_pause_seconds, is_asked).run()
 
     async def run_async(
         self,
@@ -225,10 +228,12 @@ class Inbox:
                     is_new = await self.once_async(transaction, id_)  # type: ignore[arg-type]
                 if is_new:
                     await handler(transaction, record)
+                    _require_stored(is_missing=await self.once_async(transaction, id_))  # type: ignore[arg-type]
 
+        topics = _listed(topics, dead_letters)
         with nullcontext(stop) if stop else set_by_signal() as asked, _unwrapped():
             await AsyncConsumerLoop(
-                self.group, handle, kafka, _listed(topics), dead_letters, attempts, first_pause_seconds, asked
+                self.group, handle, kafka, topics, dead_letters, attempts, first_pause_seconds, asked
             ).run()
 
     @contextmanager
@@ -236,16 +241,27 @@ class Inbox:
         try:
             yield
         except Exception as error:
-            if sqlstate_of(error) != _UNDEFINED_TABLE:
+            if (remedy := _UNUSABLE.get(sqlstate_of(error) or "")) is None:
                 raise
             raise ConfigurationError(
-                f"Table {self._table.full_name} does not exist in this database. "
-                "Run `outbox table create --inbox`, or the SQL of `outbox table create --inbox --print-sql`."
+                f"Table {self._table.full_name} {remedy}, or the SQL of `outbox table create --inbox --print-sql`."
             ) from error
 
 
-def _listed(topics: str | Sequence[str]) -> list[str]:
-    return [topics] if isinstance(topics, str) else list(topics)
+def _listed(topics: str | Sequence[str], dead_letters: str | None) -> list[str]:
+    listed = [topics] if isinstance(topics, str) else list(topics)
+    if dead_letters in listed:
+        raise ConfigurationError(f"Topic {dead_letters!r} of `dead_letters` is read itself. Name another one, or none.")
+    return listed
+
+
+def _require_stored(*, is_missing: bool) -> None:
+    """Refuse to go on without the id; the look for it fails after an error that the handler caught (R78).
+
+    Of both a COMMIT reports nothing.
+    """
+    if is_missing:
+        raise UsageError("The handler has rolled its transaction back. Let it raise an exception, or use a SAVEPOINT.")
 
 
 def _require_begun(transaction: object) -> None:
@@ -272,6 +288,8 @@ def _ending() -> Iterator[None]:
         raise Ended(error) from error
     except TypeError as error:
         raise Ended(_no_transaction(error)) from error
+    except OSError as error:  # of the network: several addresses, no route, no answer
+        raise ConnectionError(str(error)) from error
 
 
 @contextmanager

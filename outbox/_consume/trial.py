@@ -6,14 +6,14 @@ A failure that passes by itself is not the message's, which is tried again for a
 import logging
 import socket
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
-from outbox._postgres.optional_packages import is_psycopg
 from outbox._postgres.table_errors import sqlstate_of
-from outbox.errors import ConfigurationError, UsageError
+from outbox.errors import CommitOutcomeUnknown, ConfigurationError, RetryableError, UsageError
 from outbox.protocol.half import Header
 
 log = logging.getLogger("outbox")
@@ -26,8 +26,10 @@ DEAD_LETTER_SECONDS = 5.0
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _REASON_CHARACTERS = 1_000
-_PASSING_CLASSES = ("08", "40", "53", "55", "57")
-"""SQLSTATE: a connection, a transaction to be repeated, too little room, a lock, a server that goes or comes."""
+_PASSING = (ConnectionError, socket.gaierror, NoConnectionError, RetryableError, CommitOutcomeUnknown)
+_PASSING_STATES = ("08", "25006", "40", "53", "55", "57")
+"""SQLSTATE: a connection, a primary that became a standby, a transaction to be repeated, too little room, a lock, a
+server that goes or comes."""
 _QUERY_CANCELED = "57014"
 """By `statement_timeout`: the statement may always be too slow."""
 
@@ -115,12 +117,18 @@ def no_such_topic(topic: str) -> Ended:
 
 def passes_by_itself(error: BaseException) -> bool:
     """Return whether an error is that of a lost connection, a server that restarts, or a row that others hold."""
-    if isinstance(error, ConnectionError | socket.gaierror | NoConnectionError):
+    if isinstance(error, _PASSING):
         return True
     if (state := sqlstate_of(error)) is not None:
-        return state.startswith(_PASSING_CLASSES) and state != _QUERY_CANCELED
+        return state.startswith(_PASSING_STATES) and state != _QUERY_CANCELED
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    return lost or is_psycopg(getattr(error, "orig", error), "OperationalError", "InterfaceError")
+    return lost or any(map(_is_lost, (error, getattr(error, "orig", None), error.__cause__)))
+
+
+def _is_lost(error: object) -> bool:
+    """Return whether an error is a driver's own about its connection, which SQLAlchemy and Django wrap."""
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    return not kinds.isdisjoint(product(("psycopg", "psycopg2", "pg8000"), ("OperationalError", "InterfaceError")))
 
 
 def described(error: BaseException) -> str:

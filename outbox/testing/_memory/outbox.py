@@ -1,6 +1,7 @@
 """`InMemoryOutbox` and `InMemoryHalfOutbox`: outboxes for unit tests, without Kafka and tables, on any database."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -45,6 +46,10 @@ class MemoryWriter(RowWriter):
         else:
             xid, started_us = self._follower(connection).keep(connection, messages, ids)
         return Written(ids, xid, int(started_us))
+
+    def write_later(self, connection: InsertConnection, message: Message, not_before: datetime) -> Written:
+        del not_before  # the message has it
+        return self.write(connection, [message])
 
     def _follower(self, connection: InsertConnection) -> PostgresFollower:
         if (conninfo := conninfo_of(connection)) not in self._databases:

@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import psycopg
+import psycopg2
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from sqlalchemy import text
@@ -19,7 +20,7 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
 from outbox._postgres.inbox_table import InboxTable
-from outbox.errors import ConfigurationError, UsageError
+from outbox.errors import ConfigurationError, PublishFailed, UsageError
 from outbox.inbox import Inbox
 from tests.support.harness import Site, wait_until
 
@@ -165,15 +166,31 @@ def test_error_without_a_dead_letter_topic_ends_the_call(work: Work) -> None:
         wait_until(lambda: work.effects() == ["tea", "bad"])
 
 
+def _raised(error: Exception | None) -> None:
+    if error:
+        raise error
+
+
+def test_handler_that_rolls_back_has_handled_nothing(work: Work) -> None:
+    """COMMIT would report nothing, and the message be lost."""
+    work.insert = text("ROLLBACK")
+    work.write("tea")
+    with pytest.raises(UsageError, match="rolled its transaction back"), work.running() as done:
+        wait_until(done.done)
+
+
 def test_outage_of_the_database_counts_as_no_attempt(work: Work, caplog: pytest.LogCaptureFixture) -> None:
     """It lasts longer than a member may go without a poll."""
     passing = [psycopg.errors.AdminShutdown(), psycopg.errors.SerializationFailure(), ConnectionResetError()]
+    passing += [psycopg2.OperationalError(), psycopg.errors.ReadOnlySqlTransaction(), PublishFailed()]
     failures = iter([*passing, *(psycopg.OperationalError() for _ in range(3))])
+    away, once = iter([OSError("Multiple exceptions"), TimeoutError()]), work.inbox.once
     work.fails = lambda _: next(failures, None)
+    work.inbox.once = lambda *given: _raised(next(away, None)) or once(*given)  # type: ignore[method-assign]
     work.write("tea")
     with caplog.at_level(logging.INFO), work.running(attempts=1, first_pause_seconds=0.25) as done:
         wait_until(lambda: done.done() or work.effects() == ["tea"], timeout=180)
-        assert len(work.calls) == 7
+        assert len(work.calls) == 10
     assert not [line for line in caplog.messages if "poll interval" in line]
 
 
@@ -234,6 +251,8 @@ def test_message_of_a_lost_partition_is_left_to_its_next_owner(work: Work) -> No
 def test_wrong_setup_ends_the_call_and_blames_no_message(work: Work) -> None:
     work.write("tea")
     given = {"enable.auto.commit": False, "enable_auto_commit": False, "group.id": "x", "group_id": "x"}
+    with pytest.raises(ConfigurationError, match="is read itself"):
+        work.run(threading.Event(), dead_letters=work.topic)
     with pytest.raises(ConfigurationError, match=r"sets enable.auto.commit, group.id itself\. Remove it"):
         work.run(threading.Event(), more=given)
     work.site.sql(f"DROP TABLE {InboxTable(work.site.tables).full_name}")

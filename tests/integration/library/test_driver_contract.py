@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -156,7 +157,9 @@ def test_django_blocks(outbox: Outbox, site: Site) -> None:
 def test_django_on_sqlite() -> None:
     with InMemoryOutbox() as outbox, closing(_django_on_sqlite()) as connection:
         _publish_in_blocks(outbox, connection)
-        assert [message.value for message in outbox.published] == [b"1", b"2"]
+        with _atomic(connection):
+            outbox.publish(connection, Message("orders", "3", not_before=datetime.now(UTC)))
+        assert [message.value for message in outbox.published] == [b"1", b"2", b"3"]
 
 
 def _django_on_sqlite() -> Any:

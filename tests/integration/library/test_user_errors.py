@@ -546,12 +546,13 @@ COMMANDS = (
     *("let a superuser run GRANT", "must be above 0"),  # tests/unit/outbox: test_table_errors.py, test_tables.py
     # tests/integration/library/test_inbox.py
     "was not stored in table",
-    *("Run `outbox table create --inbox`", "Give --inbox, too"),
+    *("the SQL of `outbox table create --inbox", "Give --inbox, too"),
     # tests/integration/operator/test_grants.py
     *("let a role that may run `outbox ", "let the owner of the schema grant it", "create it first, then run"),
     "list the topics of each service",  # tests/integration/relay/test_allow_list.py
     # tests/integration/library/test_consumer_loop.py
     *("Give begin of a sessionmaker", "sets \0 itself. Remove it from the", "of `dead_letters` does not exist"),
+    *("of `dead_letters` is read itself", "has rolled its transaction back"),
     "Topic \0 takes \0, not \0",  # tests/unit/outbox/test_serialization.py
     # tests/integration/relay/test_scheduled.py
     *("a half cannot wait for a time", "was published without not_before", "no time with a time zone"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,11 @@ def cpu_us() -> Counter[str]:
         with suppress(OSError):  # it has ended, and counts among its parent's
             spent[_kind(pid)] += _ticks(pid) * _TICK_US
     return spent
+
+
+def spark_cpu_us() -> float:
+    """Return the microseconds of this process, a driver of Spark, and of all below it that are no server."""
+    return cpu_us()[RELAY] + time.process_time() * 1_000_000
 
 
 def _below(pid: int) -> Iterator[int]:

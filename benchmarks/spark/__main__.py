@@ -19,20 +19,27 @@ from benchmarks.figures import Figure
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
 from benchmarks.spark.audit import measure_audit, measure_large
+from benchmarks.spark.current import measure_current
 from benchmarks.spark.history import write_history
-from benchmarks.spark.land import measure_cold, measure_land
+from benchmarks.spark.land import measure_cold, measure_land, measure_small
 from benchmarks.spark.records import BODY_BYTES, write_records
+from benchmarks.spark.sink import measure_sink
 from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, spark_session
 from stack import Stack
 from tests.support.harness import Site
 
 PARTITIONS = 4
+SMALL = 20_000
+"""Records that are landed in batches of a thousand."""
 
 
 class Part(enum.StrEnum):
     """What can be measured on its own."""
 
     LAND = "land"
+    SMALL = "small"
+    CURRENT = "current"
+    SINK = "sink"
     COLD = "cold"
     AUDIT = "audit"
     LARGE = "large"
@@ -58,6 +65,26 @@ def _land(size: Size, stack: Stack) -> list[Figure]:
         return measure_land(spark, site, site.topic("events"), size.records, size.rounds)
 
 
+def _small(size: Size, stack: Stack) -> list[Figure]:
+    with _site(stack) as site, spark_session("benchmark", {}, [SPARK_LOCK, DELTA_LOCK]) as spark:
+        write_records(site, site.topic("events"), SMALL)
+        return measure_small(spark, site, site.topic("events"), SMALL, size.rounds)
+
+
+def _current(size: Size, stack: Stack) -> list[Figure]:
+    records = min(size.records, 500_000)
+    with _site(stack) as site, spark_session("benchmark", {}, [SPARK_LOCK, DELTA_LOCK]) as spark:
+        write_records(site, site.topic("events"), records, records // 5)
+        return measure_current(spark, site, site.topic("events"), records, records // 5, size.rounds)
+
+
+def _sink(size: Size, stack: Stack) -> list[Figure]:
+    records = min(size.records, 200_000)
+    with _site(stack) as site, spark_session("benchmark", {}) as spark:
+        write_records(site, site.topic("events"), records)
+        return measure_sink(spark, site, site.topic("events"), records, size.rounds)
+
+
 def _cold(size: Size, stack: Stack) -> list[Figure]:
     with _site(stack) as site:
         write_records(site, site.topic("events"), min(size.records, 100_000))
@@ -78,7 +105,15 @@ def _large(size: Size, stack: Stack) -> list[Figure]:
         return measure_large(site, span)
 
 
-MEASURES = {Part.LAND: _land, Part.COLD: _cold, Part.AUDIT: _audit, Part.LARGE: _large}
+MEASURES = {
+    Part.LAND: _land,
+    Part.SMALL: _small,
+    Part.CURRENT: _current,
+    Part.SINK: _sink,
+    Part.COLD: _cold,
+    Part.AUDIT: _audit,
+    Part.LARGE: _large,
+}
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks.cpu import spark_cpu_us
 from benchmarks.environment import CORES
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
@@ -30,6 +31,7 @@ Count = Callable[[], int]
 
 _LONGEST_SECONDS = 300.0
 _LOOK_SECONDS = 0.02
+_SMALL_BATCH = 1000
 
 
 def measure_land(spark: SparkSession, site: Site, topic: str, records: int, rounds: int) -> list[Figure]:
@@ -69,6 +71,33 @@ def measure_land(spark: SparkSession, site: Site, topic: str, records: int, roun
     ]
 
 
+def measure_small(spark: SparkSession, site: Site, topic: str, records: int, rounds: int) -> list[Figure]:
+    """Land a topic in batches of a thousand records, and append them, in turn; what Spark and Python spend counts."""
+    variants = {
+        "land": partial(_spent, site, topic, records, partial(_land, spark)),
+        "append": partial(_spent, site, topic, records, partial(_append, spark)),
+    }
+    found = interleave(variants, rounds, warm=True)
+    return [
+        Figure(
+            "land_small_cpu",
+            f"CPU of Spark for a batch of {_SMALL_BATCH:,} records that `land` lands, warm session",
+            "ms",
+            "Kafka source appended to a Delta table, same columns, no exactly-once",
+            found["land"],
+            found["append"],
+            Target("ratio", "at most", 2.0),
+        )
+    ]
+
+
+def _spent(site: Site, topic: str, records: int, job: Callable[[LandSettings], Count]) -> float:
+    """Return the milliseconds of Spark, with its Python, for a batch."""
+    before = spark_cpu_us()
+    _timed(site, topic, records, job, max_offsets_per_trigger=_SMALL_BATCH)
+    return (spark_cpu_us() - before) / 1000 / (records / _SMALL_BATCH)
+
+
 def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
     """Start the command in a new process, until the first rows are landed.
 
@@ -94,10 +123,10 @@ def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
     ]
 
 
-def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], Count]) -> float:
+def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], Count], **more: int) -> float:
     """Return records per second and core of a whole run, from start to end; what it did is counted afterwards."""
     with tempfile.TemporaryDirectory(prefix="outbox-land-") as folder:
-        settings = LandSettings(**_settings(site, topic, folder), available_now=True)
+        settings = LandSettings(**_settings(site, topic, folder), available_now=True, **more)
         began = time.monotonic()
         count = job(settings)
         seconds = time.monotonic() - began

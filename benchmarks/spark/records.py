@@ -17,11 +17,12 @@ AT_ONCE = 10_000
 _TIME = 1_800_000_000_000
 
 
-def write_records(site: Site, topic: str, records: int) -> None:
+def write_records(site: Site, topic: str, records: int, keys: int | None = None) -> None:
     """Write so many records, as the relay would.
 
     Args:
         topic: Full name of the topic.
+        keys: How many there are; without, each record has another.
     """
     producer = Producer(
         {
@@ -38,5 +39,5 @@ def write_records(site: Site, topic: str, records: int) -> None:
         for number in range(first, min(first + AT_ONCE, records)):
             control = HalfControl(topic, -1, make_transaction_id(_TIME, os.urandom(10)), 0, "orders", Truth.ROW)
             headers = real_headers(control, [("type", b"changed")], 0, number)
-            producer.produce(topic, body, b"key-%d" % number, headers=headers)
+            producer.produce(topic, body, b"key-%d" % (number % (keys or records)), headers=headers)
         producer.commit_transaction()

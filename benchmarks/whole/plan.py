@@ -176,7 +176,13 @@ _ORDINARY = [
         "trust", "relay", "--part busy-channels --part secured --rounds 3 --messages 40000 --seconds 2 --warm-up 3", 8
     ),
     _step("peers-check-back", "peers", "--part check-back", 10),
-    _step("spark", "spark", "--part land --part audit --rounds 3 --records 500000 --transactions 200000", 10),
+    _step(
+        "spark",
+        "spark",
+        "--part land --part small --part current --part sink --part audit --rounds 3 --records 500000"
+        " --transactions 200000",
+        20,
+    ),
     _step("restart", "relay", "--part restore --rounds 3 --warm-up 3", 6),
     _step("peers-death", "peers", "--part death --messages 60000 --rounds 5", 15),
     _step("peers-share", "peers", "--part share --count 300 --rounds 5", 10),
@@ -201,7 +207,7 @@ _FULL = [
     _step("peers-latency", "peers", "--part latency --whole --seconds 15", 180),
     _step("trust", "relay", "--part busy-channels --part secured", 60),
     _step("peers-check-back", "peers", "--part check-back --whole", 60),
-    _step("spark", "spark", "--part land --part audit --part cold", 120),
+    _step("spark", "spark", "--part land --part small --part current --part sink --part audit --part cold", 150),
     _step("restart", "relay", "--part restore", 20),
     _step("peers-death", "peers", "--part death", 60),
     _step("peers-share", "peers", "--part share --whole", 180),

@@ -79,12 +79,15 @@ def pages(ids: Ids) -> Mapping[str, str]:
 
 def measure_commands(site: Site, chosen: Sequence[Command]) -> list[Figure]:
     """Run each command once in a process of its own."""
-    figures = []
+    figures, most = [], (0.0, "")
     for each in chosen:
         seconds, mib = _run(site, each)
-        words = f"`outbox {each.words[0]}`: {each.name.replace('_', ' ')}"
+        what = each.name.removeprefix(each.words[0]).replace("_", " ").strip()
+        words = f"`{each.words[0]}`{what and f': {what}'}"
         figures.append(Figure(f"operator_{each.name}_seconds", words, "s", "", [seconds], [], each.target))
-        figures.append(Figure(f"operator_{each.name}_mib", f"{words}, memory", "MiB", "", [mib], [], SMALL))
+        print(f"  {words}: {mib:.1f} MiB")
+        most = max(most, (mib, words))
+    figures.append(Figure("operator_most_mib", f"most memory, of {most[1]}", "MiB", "", [most[0]], [], SMALL))
     return figures
 
 
@@ -116,7 +119,7 @@ def measure_pages(site: Site, chosen: Mapping[str, str]) -> list[Figure]:
         return [
             Figure(
                 f"operator_page_{name}_seconds",
-                f"page of `outbox console`: {name}",
+                f"`console`: {name}",
                 "s",
                 "",
                 [_seconds(browser, address + path)],
@@ -159,14 +162,17 @@ def _is_there(browser: urllib.request.OpenerDirector, login: str) -> bool:
 def main(
     share: Annotated[float, typer.Option(min=0.0001, max=1, help="Share of the whole size.")] = 1.0,
     output: Annotated[Path, typer.Option(help="The results' file.")] = FOLDER / "operator.json",
+    only: Annotated[list[str] | None, typer.Option(help="Name of a command, without pages; repeatable.")] = None,
 ) -> None:
     """Fill a site, and measure the commands and pages that operators use on it."""
     size = SIZE.times(share)
     with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         run = Run(output, environment(stack), asdict(size))
         ids = fill(site, size)
-        run.measure("pages", partial(measure_pages, site, pages(ids)))
-        run.measure("commands", partial(measure_commands, site, commands(ids, site.topic("orders"))))
+        if not only:
+            run.measure("pages", partial(measure_pages, site, pages(ids)))
+        chosen = [one for one in commands(ids, site.topic("orders")) if not only or one.name in only]
+        run.measure("commands", partial(measure_commands, site, chosen))
         run.end()
 
 

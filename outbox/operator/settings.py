@@ -7,61 +7,49 @@ import psycopg
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
 from outbox._service.settings import ContractProfile
-from outbox._settings.declared import (
-    AllowedTopics,
-    ChannelSettings,
-    CheckAge,
-    CheckedDatabases,
-    CheckerDatabase,
-    DatabasesSettings,
-    DiscardSettings,
-    MessageTables,
-    OperatorName,
-    PostgresSettings,
-)
+from outbox._settings import declared
 from outbox.errors import ConfigurationError
 
 
-class RightsSettings(AllowedTopics, MessageTables, ChannelSettings):
+class RightsSettings(declared.AllowedTopics, declared.MessageTables, declared.ChannelSettings):
     """Settings of the subcommand that prints rights: the names for which a relay needs some."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("channel",)
 
 
-class ContractSettings(ContractProfile, ChannelSettings):
+class ContractSettings(ContractProfile, declared.ChannelSettings):
     """Settings of the subcommands that look at the topics' contract."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = ("profile", *ChannelSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("profile", *declared.ChannelSettings.OPTIONS)
 
 
-class DoctorSettings(DatabasesSettings, RightsSettings, ContractSettings, PostgresSettings):
+class DoctorSettings(declared.DatabasesSettings, RightsSettings, ContractSettings, declared.PostgresSettings):
     """Settings of the doctor: of Kafka and Postgres, of message tables, of the allow-list and of the checker."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = (*ContractSettings.OPTIONS, "postgres_url", "postgres_url_file", "tables")
 
     def default_place(self) -> Hashable:
-        """Return where the tables are that `postgres_url` names."""
         return self.postgres_url, self.postgres_url_file, self.schema, self.table_prefix
 
 
-class OperatorSettings(DiscardSettings, CheckedDatabases, MessageTables, ChannelSettings):
+class OperatorSettings(
+    declared.DiscardSettings, declared.CheckedDatabases, declared.MessageTables, declared.ChannelSettings
+):
     """Settings of the subcommands that look at halves and rows: those of Kafka, of all databases and message tables."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "tables")
+    OPTIONS: ClassVar[tuple[str, ...]] = (*declared.ChannelSettings.OPTIONS, "tables")
 
 
-class DecisionSettings(OperatorName, CheckAge, OperatorSettings):
+class DecisionSettings(declared.OperatorName, declared.CheckAge, OperatorSettings):
     """Settings of the subcommands that decide: those, who decides, and the relay's age of a first check."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *OperatorSettings.OPTIONS)
 
 
-Given = dict[str, Any]
-"""Settings that the command line gives."""
+Given = dict[str, Any]  # settings that the command line gives
 
 
-def database(settings: PostgresSettings | CheckerDatabase, **more: Any) -> psycopg.Connection[Any]:
-    """Connect to a database in autocommit; for `more` see `connect_dsn()`."""
+def database(settings: declared.PostgresSettings | declared.CheckerDatabase, **more: Any) -> psycopg.Connection[Any]:
     url = settings.connection_string()
     if not url:
         raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")

@@ -14,10 +14,9 @@ from outbox.operator.state.waiting_rows import FIXES, OVERDUE, TopicState, Waits
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 
-UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-"""Units of a duration, in ms."""
+UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}  # units of a duration, in ms
 
-_NEXT = {
+_NEXT = {  # what rows wait for that nothing else keeps
     Condition.SERVED: "next to be delivered",
     Condition.HALTED: "waits until the source goes on (docs/table_mode.md, 'A source that stops')",
     Condition.NO_OWNER: "waits for a relay; the log of one that runs has why it does not serve it",
@@ -25,28 +24,26 @@ _NEXT = {
     Condition.READ_ONLY: "waits until the database takes writes",
     Condition.UNREACHABLE: "",
 }
-"""What rows wait for that nothing else keeps."""
 
 
 def halves(state: ChannelState) -> Iterator[Entry]:
-    """Yield the unsettled transactions, and what was not read of them."""
     if state.sums:
         lines = [
             f"{one.service}, half partition {one.half_partition}: {one.undecided} undecided, {one.decided} decided, "
             f"the oldest {age(state.now_ms - one.oldest_ms)} old"
             for one in state.sums
         ]
-        if state.sums_not_listed:
-            lines.append(f"and {state.sums_not_listed:,} more services and half partitions: --limit")
-        yield Entry(f"unsettled transactions in channel {state.channel}:", lines)
+        more = f"and {state.sums_not_listed:,} more services and half partitions: --limit"
+        yield Entry(
+            f"unsettled transactions in channel {state.channel}:", [*lines, more if state.sums_not_listed else ""]
+        )
     elif not (state.not_read or state.tables_only):
         yield Entry(f"No unsettled transaction was found in channel {state.channel}.")
     for one in state.transactions:
-        where = (
-            f"half partition {one.partition}, offset {one.first_offset}" if not one.parked else "in the discard topic"
-        )
+        place = f"half partition {one.partition}, offset {one.first_offset}"
         targets = f"{counted(len(one.offsets), 'message')} for {', '.join(sorted(one.targets)) or 'unknown topics'}"
-        yield Entry(f"{one.id}  {one.service}", (_decision(one, state.now_ms), f"{where}, {targets}"), one.id)
+        where = f"{'in the discard topic' if one.parked else place}, {targets}"
+        yield Entry(f"{one.id}  {one.service}", (_decision(one, state.now_ms), where), one.id)
     yield from refusing(state.refusing)
     if state.not_listed:
         yield Entry(f"{state.not_listed} more are not listed: --limit")
@@ -67,13 +64,11 @@ def _missing(channel: str, members: Mapping[str, int | None], *, halves: bool) -
 
 
 def refusing(topics: Iterable[TopicState]) -> Iterator[Entry]:
-    """Yield what transactions wait for, once they are committed."""
     for one in topics:
         yield Entry(f"messages for {one.topic} wait: {one.reason}: {one.detail}", (FIXES[one.reason],))
 
 
 def _decision(one: UnsettledTransaction, now_ms: int) -> str:
-    """Return age, decision and checks."""
     decision = "undecided: its listener is asked" if one.truth is Truth.LISTENER else "undecided"
     if one.decision:
         decision = f"{one.decision.kind.name} by {one.decision.source}, not settled"
@@ -125,7 +120,6 @@ def _progress(one: SourceState) -> str:
 
 
 def story(found: Findings) -> Iterator[Entry]:
-    """Yield the events of a transaction in the order of time, what follows from them, and what was searched."""
     message = "" if found.position is None else f", message {found.position}"
     yield Entry(f"channel {found.channel}: transaction {found.transaction_id}{message}")
     for event in found.timeline():
@@ -157,31 +151,25 @@ def erased(count: int, left: Sequence[FoundMessage]) -> Iterator[Entry]:
         yield Entry("Not erased: rows in delivery, moved meanwhile or kept by a trigger (run this again), and halves:")
 
 
-MOST_LISTED = 100
-"""Transactions that are listed for people; of more dead letters, on which a decision is made, there are sums."""
+MOST_LISTED = 100  # transactions for people; of more dead letters, on which a decision is made, there are sums
 
 
 def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKind | None = None) -> Iterator[Entry]:
-    """Yield a title and the discarded transactions, in lines of at most 80 columns; nothing if there are none.
-
-    Args:
-        kind: What shall be decided on them; None: nothing.
-    """
+    """Yield a title and the discarded transactions, with why some may not be decided so; nothing if there are none."""
     if entries:
         yield Entry(title)
     if kind and len(entries) > MOST_LISTED:
         yield from dead_letter_sums(sums_of(entries), kind)
         return
     for entry in entries:
-        where = f"first appended {utc(entry.appended_ms)}"
-        if entry.source is not None:
-            when = f", discarded {utc(entry.discarded_ms)}" if entry.discarded_ms else ""
-            where = f"of table source {entry.source}{when}"
+        when = f", discarded {utc(entry.discarded_ms)}" if entry.discarded_ms else ""
+        source = f"of table source {entry.source}{when}" if entry.source is not None else ""
+        where = f"{counted(entry.messages, 'message')}, {source or f'first appended {utc(entry.appended_ms)}'}"
         refusal = entry.why_not(kind) if kind else ""
         why = f"NOT THIS ONE: {refusal}" if refusal else entry.detail
         until = "" if entry.expires_ms is None else f"deleted by age on {utc(entry.expires_ms)} (keep_discarded_ms)"
-        details = (f"{counted(entry.messages, 'message')}, {where}", why, until)
-        yield Entry(f"{entry.transaction}  {entry.service}  {entry.reason}", details, entry.transaction)
+        head = f"{entry.transaction}  {entry.service}  {entry.reason}"
+        yield Entry(head, (where, why, until), entry.transaction)
 
 
 def dead_letter_sums(sums: Iterable[tuple[DiscardedTransaction, int]], kind: OpKind | None = None) -> Iterator[Entry]:
@@ -203,7 +191,6 @@ def fields(document: Mapping[str, Any]) -> Entry:
 
 
 def decisions(document: dict[str, Any]) -> Iterator[Entry]:
-    """Yield what is decided on one transaction, or on many: the same as in JSON."""
     if "transaction" in document:
         yield fields(document)._replace(id=document["transaction"])
         return

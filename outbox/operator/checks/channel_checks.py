@@ -1,55 +1,34 @@
 """The examination of a channel: allow-list, encryption, broker, contract, checkpoints and services."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+from outbox._kafka import topic_contract
 from outbox._kafka.admin import admin_client, broker_setting, describe_topics, end_offsets, start_offsets
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.groups import RELAY, count_members, group_of, missing_member, start
-from outbox._kafka.topic_contract import (
-    KAFKAS_OWN,
-    WARNS,
-    Contract,
-    Problem,
-    Rule,
-    channel_problems,
-    compression_problems,
-    contract_problems,
-    offsets_problem,
-)
+from outbox._kafka.topic_contract import Contract, channel_problems, contract_problems
 from outbox._postgres.dsn import unverified_hosts
-from outbox._rules.patterns import (
-    NO_LIST,
-    NO_LIST_FIX,
-    PLATFORM_PATTERNS,
-    allows_everything,
-    describe_services,
-    lacks_list,
-)
+from outbox._rules import patterns
 from outbox._rules.topic_description import TopicDescription
 from outbox._security.encryption import is_encrypted, is_verified, remote_brokers
 from outbox.errors import ConfigurationError
-from outbox.operator.checks.finding import Finding
-from outbox.operator.reading.channel_reader import ChannelReader, RelayProgress, read_progress
+from outbox.operator.checks.finding import Finding, Found
+from outbox.operator.reading.channel_reader import ChannelReader, Progress, read_progress
 from outbox.operator.reading.source_report import refusing
 from outbox.operator.state.unsettled_transactions import Choice, Gathering
 from outbox.operator.state.waiting_rows import FIXES
 from outbox.protocol.names import Channel
 
-HALVES = 20_000
-"""Halves, and op records of a partition, that are read to see for which topics they are."""
-
+HALVES = 20_000  # halves, and op records of a partition, that are read to see for which topics they are
 LISTED = 1_000
-UNANSWERED_MS = 60_000
-"""Age of a transaction that was asked about twice, unless its message has an immunity."""
-
+UNANSWERED_MS = 60_000  # age of a transaction that was asked about twice, unless its message has an immunity
 _KAFKA_TLS = "set security.protocol to sasl_ssl or ssl"
 _KAFKA_CHECK = "remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm"
 _PG_TLS = "sslmode=verify-full: set it and sslrootcert in the connection string"
-
 _WAY_ON_HALF = "unsettled halves are gone: see docs/operations/recovery.md, 'Halves that are gone'"
 _WAY_ON = (
     "run `outbox channel create` if the channel is new, else see docs/operations/recovery.md, 'Lost checkpoints' "
@@ -58,27 +37,23 @@ _WAY_ON = (
 _WAY_ON_OP = "start the relay: check-back decides instead; then raise the op topic's retention"
 
 
-def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> Iterator[Finding]:
+def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> Found:
     """Yield to which real topics the services may write, and the names of topics that are denied (R63)."""
     what = "allowed topics"
-    if lacks_list(profile, allowed):
-        yield Finding(what, f"in the settings of this command {NO_LIST}", NO_LIST_FIX)
+    if patterns.lacks_list(profile, allowed):
+        yield Finding(what, f"in the settings of this command {patterns.NO_LIST}", patterns.NO_LIST_FIX)
     elif allowed is None:
         yield Finding(what, "", "not set in this command's settings: with these every service may write to every topic")
     elif not allowed:
         yield Finding(what, "", "none: no service may write to any topic")
     else:
-        yield from (Finding(what, "", line) for line in describe_services(allowed))
-        if profile == "production" and allows_everything(allowed):
+        yield from (Finding(what, "", line) for line in patterns.describe_services(allowed))
+        if profile == "production" and patterns.allows_everything(allowed):
             yield Finding(what, "", "warning: a service without an entry may write to every topic")
-    yield Finding("denied topics", "", f"unless an entry names them: {', '.join(PLATFORM_PATTERNS)}")
+    yield Finding("denied topics", "", f"unless an entry names them: {', '.join(patterns.PLATFORM_PATTERNS)}")
 
 
-def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callable[[], str]]) -> Iterator[Finding]:
-    """Yield which connections leave this machine unencrypted, or to a server that is not verified.
-
-    Databases are what returns a connection string, by what it is for.
-    """
+def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callable[[], str]]) -> Found:
     what = "encryption"
     if not is_encrypted(kafka):
         for host in remote_brokers(kafka):
@@ -97,16 +72,16 @@ def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callabl
 
 def examine_contract(
     kafka: Mapping[str, str], channel: Channel, contract: Contract, topics: Mapping[str, TopicDescription]
-) -> Iterator[Finding]:
+) -> Found:
     admin, others = admin_client(kafka), topics
     try:
-        others = {**topics, **describe_topics(admin, KAFKAS_OWN)}
+        others = {**topics, **describe_topics(admin, topic_contract.KAFKAS_OWN)}
     except ConfigurationError as error:
-        yield Finding("contract", "", f"{', '.join(KAFKAS_OWN)} are not checked: {error}")
+        yield Finding("contract", "", f"{', '.join(topic_contract.KAFKAS_OWN)} are not checked: {error}")
     problems = [*channel_problems(channel, topics), *contract_problems(channel, others, contract)]
     yield from map(_broken, problems)
     if channel.half_topic in topics:
-        yield from map(_broken, compression_problems(channel, topics))
+        yield from map(_broken, topic_contract.compression_problems(channel, topics))
         yield from _offsets_retention(admin, topics[channel.half_topic], contract)
     if not problems and channel.tables_only:
         yield Finding("contract", "", f"topic {channel.progress_topic} keeps it; the channel has no half mode")
@@ -115,28 +90,25 @@ def examine_contract(
         yield Finding("contract", "", f"the topics of {channel.name} keep it: {partitions} partitions")
 
 
-def _broken(problem: Problem) -> Finding:
-    """Return a finding, or a word of warning where a service goes on."""
+def _broken(problem: topic_contract.Problem) -> Finding:
     what = f"contract: {problem.rule}"
-    if problem.rule in WARNS:
+    if problem.rule in topic_contract.WARNS:
         return Finding(what, "", f"warning: {problem.what}: {problem.fix}")
     return Finding(what, problem.what, problem.fix)
 
 
-def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Iterator[Finding]:
-    """Yield whether the brokers keep committed offsets as long as the half topic keeps its halves."""
+def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Found:
     if not contract.offsets_retention:
         return
     name = "offsets.retention.minutes"
-    minutes = broker_setting(admin, name)
-    if minutes is None:
+    if (minutes := broker_setting(admin, name)) is None:
         unchecked = f"not checked: {name} needs DESCRIBE_CONFIGS on the cluster"
-        yield Finding(f"contract: {Rule.OFFSETS_RETENTION}", "", unchecked)
-    elif problem := offsets_problem(half, int(minutes)):
+        yield Finding(f"contract: {topic_contract.Rule.OFFSETS_RETENTION}", "", unchecked)
+    elif problem := topic_contract.offsets_problem(half, int(minutes)):
         yield _broken(problem)
 
 
-def examine_channel(kafka: Mapping[str, str], channel: Channel, *, services: bool) -> Iterator[Finding]:
+def examine_channel(kafka: Mapping[str, str], channel: Channel, *, services: bool) -> Found:
     """Yield what is wrong with the checkpoints, and with `services` whether relays and checkers run."""
     admin = admin_client(kafka)
     description = verify_channel(admin, channel)
@@ -147,9 +119,7 @@ def examine_channel(kafka: Mapping[str, str], channel: Channel, *, services: boo
         yield from _services(kafka, admin, description, progress)
 
 
-def _checkpoints(
-    admin: AdminClient, description: ChannelDescription, progress: Mapping[int, RelayProgress]
-) -> Iterator[Finding]:
+def _checkpoints(admin: AdminClient, description: ChannelDescription, progress: Progress) -> Found:
     """Yield whether each half partition has the records that its checkpoints name (R38)."""
     topics = (description.half.name, description.op.name, description.verdict.name)
     numbers = dict.fromkeys(topics, description.partitions)
@@ -160,22 +130,19 @@ def _checkpoints(
         for topic, (first, last) in zip(topics, needed, strict=True):
             if topic not in starts or topic not in ends:
                 found.append(Finding(what, f"the offsets of {topic}/{number} cannot be read", "try again"))
-            elif not starts[topic][number] <= first <= last <= ends[topic][number]:
-                there = f"and there are {starts[topic][number]} to {ends[topic][number]}"
+            elif not (start := starts[topic][number]) <= first <= last <= (end := ends[topic][number]):
                 needs = f"the checkpoint of {topic}/{number} is outside the topic: it needs offsets {first} to {last}"
-                problem = f"{needs}, {there}"
-                found.append(Finding(what, problem, _WAY_ON_HALF if topic == description.half.name else _WAY_ON_OP))
+                way_on = _WAY_ON_HALF if topic == description.half.name else _WAY_ON_OP
+                found.append(Finding(what, f"{needs}, and there are {start} to {end}", way_on))
         unsettled = sum(map(len, half.unsettled))
         waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"
-        positions = f"op offset {op.offset}, verdict offset {verdict.offset}"
-        fine = f"half offset {half.offset}, read up to {half.head}, {waiting}; {positions}"
-        yield from found or [Finding(what, "", fine)]
+        positions = f"{waiting}; op offset {op.offset}, verdict offset {verdict.offset}"
+        yield from found or [Finding(what, "", f"half offset {half.offset}, read up to {half.head}, {positions}")]
 
 
 def _services(
-    kafka: Mapping[str, str], admin: AdminClient, description: ChannelDescription, progress: Mapping[int, RelayProgress]
-) -> Iterator[Finding]:
-    """Yield whether relays and checkers run, and which real topics keep what waits."""
+    kafka: Mapping[str, str], admin: AdminClient, description: ChannelDescription, progress: Progress
+) -> Found:
     channel = description.channel
     ends = end_offsets(admin, {channel.half_topic: description.partitions}).get(channel.half_topic, ())
     waits = any(end > progress[number].half.offset for number, end in enumerate(ends) if number in progress)
@@ -190,7 +157,7 @@ def _services(
             yield Finding("halves", "", f"warning: {silent}: start one with its listener")
 
 
-def _members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Iterator[Finding]:
+def _members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Found:
     """Yield whether relays and checkers run. Where halves wait, no relay is a problem; a listener may answer."""
     for service, count in members.items():
         group = group_of(channel, service)

@@ -1,6 +1,6 @@
 """The one list of checks: `outbox doctor`, and `--check` of relay and checker, run those of their role."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client, describe_topics
@@ -12,14 +12,9 @@ from outbox._service.settings import ServiceSettings
 from outbox._settings.declared import DatabasesSettings, MessageTables, TableSettings
 from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError, KafkaUnreachable
-from outbox.operator.checks.channel_checks import (
-    examine_allow_list,
-    examine_channel,
-    examine_contract,
-    examine_encryption,
-)
+from outbox.operator.checks import channel_checks
 from outbox.operator.checks.database_checks import examine_databases
-from outbox.operator.checks.finding import Finding, of_channel, show_findings
+from outbox.operator.checks.finding import Finding, Found, of_channel, show_findings
 from outbox.operator.checks.source_checks import examine_sources
 from outbox.operator.settings import DoctorSettings
 
@@ -27,12 +22,10 @@ _START_KAFKA = "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFK
 _CORRECT_KAFKA = "correct OUTBOX_KAFKA, or the rights of this client"
 
 
-def examine(settings: Any, *, is_shared: bool = False) -> Iterator[Finding]:
-    """Yield what is found of a channel, as its settings describe it.
+def examine(settings: Any, *, is_shared: bool = False) -> Found:
+    """Yield what is found of a channel, as the settings of a doctor, a relay or a checker describe it, with its rights.
 
-    Args:
-        settings: Those of a doctor, a relay or a checker, which examines with its rights.
-        is_shared: Whether other channels have the same `postgres_url`, so that this database belongs to none of them.
+    If `is_shared`, other channels have the same `postgres_url`, so that this database belongs to none of them.
     """
     is_doctor, is_checker = isinstance(settings, DoctorSettings), not isinstance(settings, MessageTables)
     channel = settings.channel_names()
@@ -54,17 +47,19 @@ def examine(settings: Any, *, is_shared: bool = False) -> Iterator[Finding]:
         yield Finding("broker", str(error), _START_KAFKA if is_away else _CORRECT_KAFKA)
     else:
         yield Finding("broker", "", "answers")
-        yield from examine_contract(kafka, channel, settings.contract(), topics)
+        yield from channel_checks.examine_contract(kafka, channel, settings.contract(), topics)
     if not is_checker:
-        for found in examine_allow_list(settings.profile, settings.allowed_topics):
+        for found in channel_checks.examine_allow_list(settings.profile, settings.allowed_topics):
             if is_doctor or not found.fine:
                 yield found
     urls = {"Postgres": settings.connection_string} if is_doctor else {}
     urls |= {f"table source {name}": table.connection_string for name, table in tables.items()}
     urls |= {f"database {name}": one.connection_string for name, one in databases.items()}
-    yield from examine_encryption({"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}, urls)
+    yield from channel_checks.examine_encryption(
+        {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}, urls
+    )
     if not (is_checker or topics is None or channel.tables_only or channel_problems(channel, topics)):
-        yield from examine_channel(kafka, channel, services=is_doctor)
+        yield from channel_checks.examine_channel(kafka, channel, services=is_doctor)
     if is_doctor:
         yield from examine_databases(settings, half_mode=not channel.tables_only, is_shared=is_shared)
     if not is_checker:
@@ -74,7 +69,6 @@ def examine(settings: Any, *, is_shared: bool = False) -> Iterator[Finding]:
 def check_service(
     declared: type[ServiceSettings], given: Mapping[str, Any], examine: Callable[[Any], Iterable[Finding]] = examine
 ) -> None:
-    """Look at everything that a service needs, print what was found, and end."""
 
     def check() -> None:
         channels = load_all(declared, given)

@@ -1,14 +1,13 @@
 """What an examination finds, and how it is printed: `outbox doctor`, and `--check` of a service."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Entry, show
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of the examination: what is wrong (empty: nothing), and what to do, or what was seen."""
 
     what: str
@@ -29,6 +28,9 @@ class Finding:
         return {"what": self.what, "fine": self.fine, "finding": finding, "fix": fix}
 
 
+Found = Iterator[Finding]
+
+
 def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None:
     found = list(findings)
     fine = all(finding.fine for finding in found)
@@ -37,7 +39,7 @@ def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None
         raise SystemExit(Exit.FINDINGS)
 
 
-def of_channel(name: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+def of_channel(name: str, findings: Iterable[Finding]) -> Found:
     """Yield findings with the name of their channel before what they are about; empty: there is one channel only."""
     for finding in findings:
-        yield replace(finding, what=f"{name}: {finding.what}") if name else finding
+        yield finding._replace(what=f"{name}: {finding.what}") if name else finding

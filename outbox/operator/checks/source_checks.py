@@ -1,36 +1,32 @@
 """The examination of table sources: tables, rights in Postgres, vacuum, and progress."""
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, LiteralString
-
-import psycopg
+from collections.abc import Mapping
+from typing import LiteralString
 
 from outbox._postgres.ddl import identifier, missing_rights, written
 from outbox._postgres.dsn import connection_remedy
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.table_contract import breaches
 from outbox._postgres.table_errors import LOOK
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
-from outbox.operator.checks.finding import Finding
-from outbox.operator.reading.source_report import Delivered, SourceReporter, table_of
-from outbox.operator.reading.table_view import IN_TABLES, remedy, table_connection
+from outbox.operator.checks.database_checks import broken
+from outbox.operator.checks.finding import Finding, Found
+from outbox.operator.reading.source_report import SourceReporter, table_of
+from outbox.operator.reading.table_view import IN_TABLES, Connection, Delivered, opened_table, remedy
 from outbox.operator.state.channel_state import Condition, SourceState
 from outbox.operator.state.waiting_rows import FIXES, OVERDUE
 from outbox.operator.words import reasons
 from outbox.protocol.names import Channel
 
-LATE_MS = 300_000
-"""Age from which a row is late, as for the alert OutboxTableLate."""
+LATE_MS = 300_000  # age from which a row is late, as for the alert OutboxTableLate
 
-_VACUUM = {
+_VACUUM = {  # without these a queue's table and its indexes grow: rows are inserted at one end and deleted at the other
     "autovacuum_vacuum_scale_factor": "0",
     "autovacuum_vacuum_threshold": "10000",
     "autovacuum_vacuum_cost_delay": "0",
 }
-"""Without these a queue's table and its indexes grow: rows are inserted at one end and deleted at the other."""
 
 _STORAGE: LiteralString = "SELECT coalesce(reloptions, '{}') FROM pg_class WHERE oid = to_regclass(%s)"
 _INDEXED: LiteralString = (
@@ -38,52 +34,45 @@ _INDEXED: LiteralString = (
     " WHERE i.indrelid = to_regclass(%s) AND a.attname = 'xid' AND i.indisvalid"
 )
 _BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0"
-_KEEPERS: LiteralString = (
+_KEEPERS: LiteralString = (  # what the application has made to run when a row is deleted (8) or updated (16)
     "SELECT coalesce(string_agg(what, ', ' ORDER BY what), 'none') FROM (SELECT 'trigger ' || tgname FROM pg_trigger"
     " WHERE tgrelid = to_regclass(%(table)s) AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 24 <> 0"
     " UNION SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class = to_regclass(%(table)s) AND ev_enabled <> 'D')"
     " AS found (what)"
 )
-"""What the application has made to run when a row is deleted (8) or updated (16)."""
 
-OWNED_SECONDS = 2.0
-"""A halted source is owned for a moment at each try, and then by no session for 5 s."""
+OWNED_SECONDS = 2.0  # a halted source is owned for a moment at each try, and then by no session for 5 s
 
 
 def examine_sources(
     tables: Mapping[str, TableSettings], kafka: Mapping[str, str], channel: Channel, *, is_silent: bool
-) -> Iterator[Finding]:
+) -> Found:
     reporter = SourceReporter(kafka, channel, is_unreachable=is_silent, writes=True)
     for source, settings in tables.items():
         yield from examine_source(source, table_of(settings), settings.connection_string(), reporter)
 
 
-def examine_source(source: str, table: Delivered, dsn: str, reporter: SourceReporter) -> Iterator[Finding]:
-    """Yield what is found of the tables of a source, of its progress, and of what waits.
-
-    Whether a foreign table can be delivered, the relay examines when it takes it over.
-    """
-    what, foreign = f"table source {source}", table if isinstance(table, ForeignSource) else None
+def examine_source(source: str, table: Delivered, dsn: str, reporter: SourceReporter) -> Found:
+    what = f"table source {source}"
     try:
-        with table_connection(source, table.names, dsn, foreign=foreign) as connection:
+        with opened_table(source, table, dsn) as view:
             if isinstance(table, ForeignSource):
-                found = list(_examine_foreign(connection, what, source, table))
+                found = list(_examine_foreign(view.connection, what, source, table))
             else:
-                found = list(_examine_tables(connection, what, table))
+                found = list(_examine_tables(view.connection, what, table))
     except ConfigurationError as error:
         found = [Finding(what, str(error), remedy(error, dsn))]
     yield from found
     if any(not one.fine for one in found):
         return
     state = reporter.report(source, table, dsn)
-    if foreign and state.condition is Condition.SERVED:
+    if state.foreign and state.condition is Condition.SERVED:
         time.sleep(OWNED_SECONDS)
         state = reporter.report(source, table, dsn)
     yield from examine_state(state, dsn)
 
 
-def examine_state(found: SourceState, dsn: str = "") -> Iterator[Finding]:
-    """Yield what keeps the rows of a source from being delivered, and what to do about it."""
+def examine_state(found: SourceState, dsn: str = "") -> Found:
     what = f"table source {found.source}"
     for problem in found.not_read:
         yield Finding(what, f"not read: {problem}", "correct it, and run this again")
@@ -109,6 +98,7 @@ def _progress(found: SourceState, dsn: str) -> tuple[str, str]:
     late = f"{rows}, the oldest for {(found.age_ms or 0) // 60_000} minutes; {condition}"
     is_unserved = condition is not Condition.SERVED and found.batch is not None
     fine = f"{condition}, foreign table {found.table}; its rows are not examined"
+    waits, kafka = f"the {found.rows} rows that wait", "start Kafka: a relay that runs takes the table over by itself"
     if condition is Condition.READ_ONLY:
         return f"{condition}: {found.why}; {rows}", connection_remedy(dsn, IN_TABLES, condition)
     cases = (
@@ -116,17 +106,9 @@ def _progress(found: SourceState, dsn: str) -> tuple[str, str]:
         (found.why, f"{condition}: {found.why}", "see docs/operations/teams.md, or correct the setting tables"),
         (found.foreign and is_unserved, f"{condition}: no relay delivers the table", start),
         (found.foreign, "", fine),
-        (
-            found.rows and condition is Condition.NO_KAFKA,
-            f"{condition}: no relay can deliver the {found.rows} rows that wait",
-            "start Kafka: a relay that runs takes the table over by itself",
-        ),
+        (found.rows and condition is Condition.NO_KAFKA, f"{condition}: no relay can deliver {waits}", kafka),
         (is_late(found), late, "see `outbox pending`: it has the reasons"),
-        (
-            found.rows and condition is Condition.NO_OWNER,
-            f"{condition}: no relay delivers the {found.rows} rows that wait",
-            start,
-        ),
+        (found.rows and condition is Condition.NO_OWNER, f"{condition}: no relay delivers {waits}", start),
     )
     return next(((problem, fix) for is_so, problem, fix in cases if is_so), ("", f"{condition}, {rows}"))
 
@@ -135,14 +117,11 @@ def is_late(found: SourceState) -> bool:
     return (found.age_ms or 0) > LATE_MS
 
 
-def _examine_foreign(
-    connection: psycopg.Connection[Any], what: str, source: str, foreign: ForeignSource
-) -> Iterator[Finding]:
-    names, other = foreign.names, "set another table_prefix"
-    if found := breaches(connection, foreign.places):
-        create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
-        ways = f"{create}, correct message_table, or {other}"
-        yield from (Finding(what, f"{one.what}: {one.harm}", f"{one.fix}; {ways}") for one in found)
+def _examine_foreign(connection: Connection, what: str, source: str, foreign: ForeignSource) -> Found:
+    other, given = "set another table_prefix", f"{foreign.names.prefix} --message-table {'.'.join(foreign.table)}"
+    ways = f"; run `outbox table create --table-prefix {given}`, correct message_table, or {other}"
+    if found := broken(what, connection, foreign.places, ways):
+        yield from found
         return
     owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
     if owner not in {None, (source, foreign.full_name)}:
@@ -153,18 +132,17 @@ def _examine_foreign(
     yield Finding(what, "", f"triggers and rules of {foreign.full_name} that may keep rows where they are: {keepers}")
 
 
-def _examine_tables(connection: psycopg.Connection[Any], what: str, table: MessageTable) -> Iterator[Finding]:
+def _examine_tables(connection: Connection, what: str, table: MessageTable) -> Found:
     user = connection.info.user
-    if found := breaches(connection, table.places):  # of their contract (R75)
-        yield from (Finding(what, f"{one.what}: {one.harm}", one.fix) for one in found)
+    if found := broken(what, connection, table.places):
+        yield from found
         return
     yield Finding(what, "", f"{table.full_name}, role {user}")
     quoted = identifier(table.names.schema, table.names.message)
     if connection.execute(_INDEXED, (quoted,)).fetchone() == (0,):
         problem = f"table {table.full_name} has no index on xid: each batch reads the whole table"
         yield Finding(what, problem, "run `outbox table create`")
-    lacks = missing_rights(connection, table.names.schema, table.relay_grant(user).rights)  # an operator's, too
-    if lacks:
+    if lacks := missing_rights(connection, table.names.schema, table.relay_grant(user).rights):  # an operator's, too
         rights = ", ".join(f"{privilege} on {name}" for privilege, name in lacks)
         fix = f"{LOOK}; if it is the relay's, run `outbox table create --relay-role {written(user)}`"
         yield Finding(what, f"role {user} may not {rights}", fix)
@@ -183,5 +161,4 @@ def _examine_tables(connection: psycopg.Connection[Any], what: str, table: Messa
 
 
 def vacuum_problems(options: Mapping[str, str]) -> list[str]:
-    """Return the names of the vacuum settings of a message table that are missing or higher than they should be."""
     return [name for name, most in _VACUUM.items() if float(options.get(name, "inf")) > float(most)]

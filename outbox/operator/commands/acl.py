@@ -3,23 +3,14 @@
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Annotated
 
 import typer
 
 from outbox._cli.setting_options import option, setting_options
-from outbox._rules.role_rights import (
-    Kind,
-    Right,
-    Role,
-    Scope,
-    internal_topics_within,
-    names_missing,
-    rights_of,
-    take_topics,
-    takes_sources,
-)
+from outbox._rules import role_rights
+from outbox._rules.role_rights import Kind, Right, Role, Scope
 from outbox._service.exit_codes import warn
 from outbox._service.output import Entry, Json, show
 from outbox._settings.layers import load_all
@@ -28,12 +19,10 @@ from outbox.operator.settings import Given, RightsSettings
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel, check_service, is_topic_name
 
-_RELAYS = {Role.RELAY, Role.TABLE_RELAY}
 _PRINCIPAL = re.compile(r"[A-Za-z]+:[^\x00-\x1f\x7f]+")
 
 
 def commands(principal: str, rights: Iterable[Right]) -> Iterator[str]:
-    """Yield a command of Kafka's script for each resource."""
     for _, some in groupby(rights, lambda right: right.resource):
         words = ["--add", "--allow-principal", shlex.quote(principal)]
         for right in some:
@@ -71,43 +60,40 @@ def print_rights(
 ) -> None:
     """Print the rights as commands of Kafka's script, or as JSON."""
     if not _PRINCIPAL.fullmatch(principal):
-        raise ConfigurationError(
-            f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."
-        )
+        why = f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."
+        raise ConfigurationError(why)
     if principal.endswith(":*"):
         warn(f"--principal {principal!r} is every client. Name one, unless all clients are to have these rights.")
     channels = load_all(RightsSettings, given)
     if source and len(channels) > 1:
-        raise ConfigurationError(
-            f"--source is given for {len(channels)} channels. Choose one with --channel, or leave --source out: "
-            "the sources are those of `tables` of each channel."
-        )
+        why = f"--source is given for {len(channels)} channels. Choose one with --channel, or leave --source out"
+        raise ConfigurationError(f"{why}: the sources are those of `tables` of each channel.")
     scopes = [
-        scope_of(one.channel_names(), role, topic or _allowed(one, role), service, source or list(one.tables))
+        scope_of(one.channel_names(), role, topic or _allowed(one, {*role}), service, source or list(one.tables))
         for one in channels.values()
     ]
-    rights = rights_of(role, *scopes)
+    rights = role_rights.rights_of(role, *scopes)
     show([fields(principal, right) for right in rights], map(Entry, commands(principal, rights)), as_json=as_json)
     if not rights:
         warn(f"Role {' and '.join(role)} needs no rights in Kafka.")
     for scope in scopes:
-        if takes_sources(role) and not scope.sources:
+        if role_rights.takes_sources(role) and not scope.sources:
             warn(
                 f"No table source of channel {scope.channel.name} is named: these rights are not enough for table "
                 "mode. If the channel has tables, give --source, or name the relay's file with OUTBOX_CONFIG."
             )
-        for prefix, internal in internal_topics_within(scope).items():
+        for prefix, internal in role_rights.internal_topics_within(scope).items():
             warn(
                 f"--topic {prefix!r} also covers internal topics of channel {scope.channel.name}, such as {internal}: "
                 f"{principal} gets its rights there, too. Name the topics, or a longer prefix."
             )
 
 
-def _allowed(settings: RightsSettings, roles: list[Role]) -> list[str] | None:
+def _allowed(settings: RightsSettings, roles: set[Role]) -> list[str]:
     """Return the topics of `allowed_topics` where a relay alone needs topics."""
-    if not _RELAYS & set(roles) or take_topics(set(roles) - _RELAYS):
-        return None
-    return sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
+    others = roles - {Role.RELAY, Role.TABLE_RELAY}
+    is_relay_alone = others != roles and not role_rights.take_topics(others)
+    return sorted(set(chain(*(settings.allowed_topics or {}).values()))) if is_relay_alone else []
 
 
 def scope_of(
@@ -122,9 +108,7 @@ def scope_of(
             check_service(name)
     except ProtocolError as error:
         raise ConfigurationError(str(error)) from error
-    if missing := names_missing(roles, scope):
-        raise ConfigurationError(
-            f"Role {' and '.join(roles)} needs more names in channel {channel.name}. "
-            f"Give {' and '.join(f'--{name}' for name in missing)}."
-        )
+    if missing := role_rights.names_missing(roles, scope):
+        names = f"Give {' and '.join(f'--{name}' for name in missing)}."
+        raise ConfigurationError(f"Role {' and '.join(roles)} needs more names in channel {channel.name}. {names}")
     return scope

@@ -15,7 +15,6 @@ from outbox.operator import words
 from outbox.operator.settings import ContractSettings, Given
 
 NEW_PARTITIONS = 4
-
 app = typer.Typer(help="Create a channel's internal topics.", no_args_is_help=True, callback=lambda: None)
 
 
@@ -23,27 +22,17 @@ app = typer.Typer(help="Create a channel's internal topics.", no_args_is_help=Tr
 @setting_options(ContractSettings)
 def create(
     given: Given,
-    partitions: Annotated[
-        int | None, option(f"Partitions of each topic; {NEW_PARTITIONS} in a new channel.", min=1)
-    ] = None,
-    replication: Annotated[
-        int | None, option("Replicas of each; a new channel has the cluster's default.", min=1)
-    ] = None,
-    tables_only: Annotated[
-        bool, option("No half mode: one topic, for the progress of message tables.", "--tables-only")
-    ] = False,
+    partitions: Annotated[int | None, option(f"Partitions of each topic, at first {NEW_PARTITIONS}.", min=1)] = None,
+    replication: Annotated[int | None, option("Replicas of each, at first the cluster's default.", min=1)] = None,
+    tables_only: Annotated[bool, option("No half mode: one topic, for progress of tables.", "--tables-only")] = False,
     as_json: Json = False,
 ) -> None:
     """Create the topics and commit the initial checkpoints. Topics that exist are not changed."""
     if tables_only and partitions:
         raise UsageError("--partitions are those of half mode. Omit it with --tables-only.")
     settings = ContractSettings(**given)
-    made = create_channel(
-        settings.client_properties(),
-        replace(settings.channel_names(), tables_only=tables_only),
-        partitions=partitions or NEW_PARTITIONS,
-        replication=replication or -1,
-    )
+    kafka, channel = settings.client_properties(), replace(settings.channel_names(), tables_only=tables_only)
+    made = create_channel(kafka, channel, partitions=partitions or NEW_PARTITIONS, replication=replication or -1)
     _refuse_difference(made, "partitions", partitions, made.partitions)
     _refuse_difference(made, "replication", replication, made.half.replication)
     topics = {one.name: one for one in (made.half, made.op, made.verdict, made.check, made.discard)}
@@ -51,16 +40,14 @@ def create(
         {"topic": one.name, "partitions": one.partitions, "replicas": one.replication, "topic_id": one.id}
         for one in topics.values()
     ]
-    name = made.channel.name
-    entries = (Entry(f"channel {name}:"), *map(words.fields, fields))
-    show({"channel": name, "topics": fields}, entries, as_json=as_json)
+    entries = (Entry(f"channel {channel.name}:"), *map(words.fields, fields))
+    show({"channel": channel.name, "topics": fields}, entries, as_json=as_json)
     for problem in contract_problems(made.channel, topics, settings.contract()):
         warn(f"profile {settings.profile}: {problem}")
 
 
 def _refuse_difference(made: ChannelDescription, option: str, asked: int | None, found: int) -> None:
     if asked not in {None, found}:
-        raise ConfigurationError(
-            f"Channel {made.channel.name} exists with {option} {found}, not {asked}; its topics were not changed. "
-            f"Leave --{option} out, or change the topics with Kafka's own tools (docs/operations/deploy.md, Kafka)."
-        )
+        why = f"Channel {made.channel.name} exists with {option} {found}, not {asked}; its topics were not changed."
+        way = f"Leave --{option} out, or change the topics with Kafka's own tools (docs/operations/deploy.md, Kafka)."
+        raise ConfigurationError(f"{why} {way}")

@@ -20,12 +20,8 @@ log = structlog.get_logger()
 def app(
     given: dict[str, Any],
     listen: Annotated[str, option("Address and port to listen on.")] = "127.0.0.1:8090",
-    operator_config: Annotated[
-        str, option("TOML file with the settings of an operator, who may decide. Default: only look.")
-    ] = "",
-    proxy: Annotated[
-        str, option("Address of the proxy whose header X-Forwarded-User names the user. Default: a login.")
-    ] = "",
+    operator_config: Annotated[str, option("TOML file of an operator, who may decide. Default: only look.")] = "",
+    proxy: Annotated[str, option("Address of a proxy, whose X-Forwarded-User names users. Default: a login.")] = "",
 ) -> None:
     """Show what waits, where a key is and why, in a browser.
 
@@ -42,9 +38,8 @@ def app(
     if not host or not port.isdecimal():
         raise UsageError(f"--listen {listen!r} is no address and port. Write them as 127.0.0.1:8090.")
     configure_logs()
-    settings, operator = OperatorSettings(**given), None
-    if operator_config:
-        operator = DecisionSettings({"OUTBOX_CONFIG": operator_config}, channel=settings.channel)
+    settings, config = OperatorSettings(**given), {"OUTBOX_CONFIG": operator_config}
+    operator = DecisionSettings(config, channel=settings.channel) if operator_config else None
     access = Access(proxy, getpass.getuser())
     login = "" if proxy else f"login?key={access.key}"
     typer.echo(f"http://{listen}/{login}")

@@ -39,7 +39,7 @@ def app(
     yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
     comment: Annotated[str, option("Comment; the op topic keeps it with your name, none for rows.")] = "",
     wait: Annotated[
-        float | None, option("Time to wait until a relay has done it. Default: 10.", "--wait-seconds", "--wait", min=0)
+        float | None, option("Time until a relay has done it. Default: 10.", "--wait-seconds", "--wait", min=0)
     ] = None,
     as_json: Json = False,
 ) -> Exit:

@@ -11,7 +11,7 @@ from outbox._service.exit_codes import Exit
 from outbox._service.logs import configure_logs
 from outbox._service.output import Entry, may_ask, print_entries
 from outbox.operator import views, words
-from outbox.operator.deciding.erasure import erase_rows
+from outbox.operator.deciding.discarded_rows import erase_rows
 from outbox.operator.settings import DecisionSettings, Given
 
 log = structlog.get_logger()

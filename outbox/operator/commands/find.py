@@ -6,17 +6,15 @@ from outbox._cli.setting_options import option, subcommand
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Entry, Json, show, show_records_read, utc
 from outbox.operator import views, words
-from outbox.operator.context import parse_since
 from outbox.operator.settings import OperatorSettings
+from outbox.operator.views import parse_since
 
 
 @subcommand(OperatorSettings)
 def app(
     given: dict[str, Any],
     key: Annotated[str, option("The message key, as text.", show_default=False)],
-    topic: Annotated[
-        list[str] | None, option("Only messages for this real topic, delivered ones too; repeatable.")
-    ] = None,
+    topic: Annotated[list[str] | None, option("Only for this real topic, delivered ones too; repeatable.")] = None,
     service: Annotated[str | None, option("Only messages of this service; records do not name theirs.")] = None,
     since: Annotated[str, option("Read real topics from here on, such as 2026-11-22T06:00Z or 2h before now.")] = "24h",
     as_json: Json = False,

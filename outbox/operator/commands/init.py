@@ -1,7 +1,4 @@
-"""`outbox init`: what one service needs to run a relay beside itself, as files that are its own from then on.
-
-The relay needs no file of settings: a command line is the same in compose and Kubernetes, and nothing must be mounted.
-"""
+"""`outbox init`: what one service needs to run a relay beside itself, as files that are its own from then on."""
 
 import enum
 import json
@@ -21,11 +18,8 @@ from outbox.message import Message
 from outbox.operator.settings import Given, RightsSettings
 from outbox.settings import TableNames
 
-GRACE_SECONDS = 30
-"""Time between SIGTERM and SIGKILL: more than the relay's own limits for open batches."""
-
-COMPOSE, KUBERNETES = "relay.compose.yaml", "relay.kubernetes.yaml"
-_DSN_FILE = "/run/secrets/outbox_dsn"
+GRACE_SECONDS = 30  # time between SIGTERM and SIGKILL: more than the relay's own limits for open batches
+COMPOSE, KUBERNETES, _DSN_FILE = "relay.compose.yaml", "relay.kubernetes.yaml", "/run/secrets/outbox_dsn"
 
 
 class Migration(enum.StrEnum):
@@ -36,12 +30,11 @@ class Migration(enum.StrEnum):
     SQL = "sql"
 
 
-_NEXT = {
+_NEXT = {  # how the migration is run; `{}` is the service
     Migration.DJANGO: 'python manage.py migrate   # INSTALLED_APPS += ["outbox.django"]; OUTBOX = {{"name": "{}"}}',
     Migration.ALEMBIC: "alembic upgrade head   # once outbox_tables.py is among your versions",
     Migration.SQL: "psql -v application=ROLE -v relay=ROLE -f outbox_tables.sql   # as the owner; -v viewer=ROLE, too",
 }
-"""How the migration is run; `{}` is the service."""
 
 _THEN = """\
   outbox channel create --tables-only --replication {replication} --bootstrap-servers {servers}

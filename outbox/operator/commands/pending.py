@@ -6,9 +6,8 @@ from outbox._cli.setting_options import option, subcommand
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Entry, Json, show, show_records_read
 from outbox._settings.declared import NO_TABLES
-from outbox.operator.context import parse_duration
 from outbox.operator.settings import OperatorSettings
-from outbox.operator.views import overview
+from outbox.operator.views import overview, parse_duration
 from outbox.operator.words import MOST_LISTED, halves, sources
 
 

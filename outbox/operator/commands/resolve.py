@@ -10,10 +10,10 @@ from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, may_ask, print_entries, show, show_records_read
 from outbox.errors import UsageError
 from outbox.operator import words
-from outbox.operator.context import OperatorContext, parse_duration, parse_id
 from outbox.operator.deciding.resolution import Resolution
 from outbox.operator.reading.database_view import NO_INCARNATION
 from outbox.operator.settings import DecisionSettings
+from outbox.operator.views import OperatorContext, parse_duration, parse_id
 from outbox.protocol.op import OpKind
 
 
@@ -31,9 +31,7 @@ def app(
     every: Annotated[bool, option("All of --service, with --rollback only.", "--all")] = False,
     service: Annotated[str | None, option("Service, with --all.", show_default=False)] = None,
     older_than: Annotated[str, option("With --all: only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
-    min_age_ms: Annotated[
-        int | None, option("Minimum age of a transaction. Default: the relay's setting.", min=0)
-    ] = None,
+    min_age_ms: Annotated[int | None, option("Minimum age. Default: the relay's setting.", min=0)] = None,
     dry_run: Annotated[bool, option("Show what would be decided.", "--dry-run")] = False,
     yes: Annotated[bool, option("Do not ask.", "--yes")] = False,
     as_json: Json = False,
@@ -60,8 +58,8 @@ def app(
         document = case.look(reason if yes and not dry_run else "")
     if not yes and not dry_run and (document.get("possible") or document.get("outcome") == "possible"):
         print_entries(words.decisions(document))
-        what = case.consequence() if id_ else f"{document['possible']} transactions will be rolled back for good"
-        if not typer.confirm(f"{what}. Go on?"):
+        of_all = f"{document.get('possible')} transactions will be rolled back for good"
+        if not typer.confirm(f"{case.case.consequence(kind) if case.case else of_all}. Go on?"):
             return Exit.OK
         document = case.look(reason)  # again: the answer may have taken long
     show(document, words.decisions(document), as_json=as_json)
@@ -70,7 +68,6 @@ def app(
 
 
 def _chosen(transaction: str | None, service: str | None, *, every: bool) -> str | None:
-    """Return the id of the only transaction; None: all of the service."""
     if (transaction is None) != every or every != bool(service):
         raise UsageError("name one transaction, or give --all and --service")
     id_, position = (None, None) if transaction is None else parse_id(transaction)

@@ -7,6 +7,7 @@ import typer
 from outbox._cli.setting_options import option, subcommand
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import as_created
+from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Entry, Json, may_ask, print_entries, show, show_records_read
 from outbox.errors import UsageError
@@ -20,14 +21,10 @@ from outbox.operator.settings import Given, OperatorSettings
 def app(
     given: Given,
     source: Annotated[str, option("Table source in the setting tables. Default: the half partitions.")] = "",
-    skip_delivered: Annotated[
-        bool, option("Search the real topics, and delete the rows that are there.", "--skip-delivered")
-    ] = False,
-    deliver_again: Annotated[
-        bool, option("Deliver all rows; consumers may get messages twice.", "--deliver-again")
-    ] = False,
+    skip_delivered: Annotated[bool, option("Delete rows that are on their real topics.", "--skip-delivered")] = False,
+    deliver_again: Annotated[bool, option("Deliver all rows, maybe twice.", "--deliver-again")] = False,
     not_delivered_to: Annotated[
-        list[str] | None, option("What is not found there was not delivered; repeatable.", metavar="TOPIC")
+        list[str] | None, option("What is not there was not delivered; repeatable.", metavar="TOPIC")
     ] = None,
     records: Annotated[int, option("Records that are read of a topic at most.", min=1)] = RECORDS,
     dry_run: Annotated[bool, option("Show what would happen.", "--dry-run")] = False,
@@ -66,13 +63,12 @@ def _case(
     kafka, channel = settings.client_properties(), settings.channel_names()
     if not source:
         return ChannelResumption(kafka, channel, records, trusted)
-    table = settings.tables.get(source)
-    if table is None:
+    if (table := settings.tables.get(source)) is None:
         known = ", ".join(settings.tables) or "none"
         raise UsageError(f"No table source {source!r} is configured (there are: {known}). Give --table {source}=DSN.")
-    names, dsn = table.message_names(), table.connection_string()
+    messages, dsn = MessageTable(table.message_names()), table.connection_string()
     channel = as_created(admin_client(kafka), channel)
-    return Resumption(source, names, dsn, kafka, channel, skips, records, trusted)
+    return Resumption(source, messages, dsn, kafka, channel, skips, records, trusted)
 
 
 def _entries(case: Resumption | ChannelResumption) -> list[Entry]:

@@ -22,15 +22,12 @@ from outbox.protocol.skip import Skip
 
 
 def refuse_readable(kafka: Mapping[str, str], channel: ChannelDescription, skip: Skip) -> None:
-    """Refuse to skip a record that this process can read, or that is not there."""
-    topics = (channel.half, channel.op, channel.verdict)
-    topic = next(one for one in topics if one.id == skip.topic_id)
+    topic = next(one for one in (channel.half, channel.op, channel.verdict) if one.id == skip.topic_id)
     place = f"{topic.name}/{skip.partition} offset {skip.offset}"
     with SpanReader(kafka, channel.channel.relay_group) as reader:
         whole = reader.whole(topic.name, skip.partition)
         if not whole.start <= skip.offset < whole.stop:
-            there = f"the partition has offsets {whole.start} to {whole.stop - 1}"
-            raise UsageError(f"{place} does not exist: {there}")
+            raise UsageError(f"{place} does not exist: the partition has offsets {whole.start} to {whole.stop - 1}")
         try:
             found = list(reader.read([replace(whole, start=skip.offset, stop=skip.offset + 1)]))
         except ConfigurationError:  # Kafka's client cannot hand it out
@@ -40,18 +37,15 @@ def refuse_readable(kafka: Mapping[str, str], channel: ChannelDescription, skip:
 
 
 def _is_readable(message: Message, channel: ChannelDescription) -> bool:
+    topic = message.topic()
     try:
-        if message.topic() == channel.half.name:
-            to_half(message)
-        else:
-            to_ops(message, verdict=message.topic() == channel.verdict.name)
+        _ = to_half(message) if topic == channel.half.name else to_ops(message, verdict=topic == channel.verdict.name)
     except ProtocolError as error:  # a misplaced op is dropped by a relay
         return not isinstance(error, NewerFormatError)
     return True
 
 
-MAX_REASON = 500
-"""Characters of a reason."""
+MAX_REASON = 500  # characters of a reason
 
 
 @subcommand(DecisionSettings, "operator", "channel", "bootstrap_servers")
@@ -70,8 +64,7 @@ def app(
     settings = DecisionSettings(**given)
     kafka = settings.client_properties()
     description = verify_channel(admin_client(kafka), settings.channel_names())
-    topic_id, partition = _place(place, description)
-    skip = Skip(topic_id, partition, offset, recorded_name(kafka, settings.operator), reason.strip())
+    skip = Skip(*_place(place, description), offset, recorded_name(kafka, settings.operator), reason.strip())
     refuse_readable(kafka, description, skip)
     record = Record(description.discard.name, skip.partition, skip.key(), skip.encode(), [])
     write_all(kafka, record.topic, [record])
@@ -82,8 +75,6 @@ def _place(text: str, channel: ChannelDescription) -> tuple[str, int]:
     name, _, number = text.partition("/")
     topics = {"half": channel.half.id, "op": channel.op.id, "verdict": channel.verdict.id}
     if name not in topics or not (number.isascii() and number.isdigit()) or int(number) >= channel.partitions:
-        raise UsageError(
-            f"{text[:40]!r} is not a valid partition. "
-            f"Give half/N, op/N or verdict/N, N from 0 to {channel.partitions - 1}."
-        )
+        valid = f"Give half/N, op/N or verdict/N, N from 0 to {channel.partitions - 1}."
+        raise UsageError(f"{text[:40]!r} is not a valid partition. {valid}")
     return topics[name], int(number)

@@ -40,12 +40,8 @@ def create(
     consumer_role: Annotated[Roles, _role("With --inbox: role that gets what a consumer needs")] = None,
     sink: Annotated[bool, option("Create the tables of the sink for Spark, too, as its roles do.", "--sink")] = False,
     inbox: Annotated[bool, option("Only the inbox table, for consumers.", "--inbox")] = False,
-    message_table: Annotated[
-        str, option("SCHEMA.TABLE that the application made: only what the relay needs beside it.")
-    ] = "",
-    mark_column: Annotated[
-        str, option("With --message-table: column that the relay sets, if it deletes no rows.")
-    ] = "",
+    message_table: Annotated[str, option("SCHEMA.TABLE of the application: make what the relay needs beside it.")] = "",
+    mark_column: Annotated[str, option("With --message-table: column to set, where rows stay.")] = "",
     print_sql: Annotated[bool, option("Print the SQL instead, for a migration of your own.", "--print-sql")] = False,
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
@@ -56,13 +52,11 @@ def create(
         raise UsageError("--inbox has no roles but --consumer-role. Omit other options.")
     if consumer_role and not inbox:
         raise UsageError("--consumer-role is of the inbox table. Give --inbox, too.")
-    names, made = settings.table_names(), list[Made]()
-    if inbox:
-        table = InboxTable(names)
-        made += [(table, [*map(table.consumer_grant, consumer_role or ())])]
-    else:
-        given_roles = {what: some for what, some in roles.items() if some}
-        made += parts(names, given_roles, sink=sink, foreign=message_table, mark=mark_column)
+    names, table = settings.table_names(), InboxTable(settings.table_names())
+    made: Sequence[Made] = [(table, [*map(table.consumer_grant, consumer_role or ())])]
+    if not inbox:
+        of = {name: some or () for name, some in roles.items()}
+        made = parts(names, of, sink=sink, foreign=message_table, mark=mark_column)
     if print_sql:
         typer.echo("".join(table.ddl(grants) for table, grants in made), nl=False)
     else:
@@ -70,7 +64,6 @@ def create(
 
 
 def _make(settings: PostgresSettings, tables: Sequence[Made]) -> None:
-    """Create tables, and look whether they are as they must be."""
     with database(settings) as connection:
         for table, grants in tables:
             table.create(connection, grants)
@@ -78,7 +71,6 @@ def _make(settings: PostgresSettings, tables: Sequence[Made]) -> None:
             if isinstance(table, CallbackTable):
                 table.verify(connection)
             require_contract(connection, table.places)
-    for table, _ in tables:
-        for kind, place in table.places.items():
-            if kind is not Table.FOREIGN:
-                typer.echo(f"table {written(*place)} is ready")
+    places = (place for table, _ in tables for kind, place in table.places.items() if kind is not Table.FOREIGN)
+    for place in places:
+        typer.echo(f"table {written(*place)} is ready")

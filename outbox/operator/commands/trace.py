@@ -8,10 +8,9 @@ from outbox._cli.setting_options import option, subcommand
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, show, show_records_read
 from outbox.operator import words
-from outbox.operator.context import parse_id, parse_since
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.story import Status
-from outbox.operator.views import story
+from outbox.operator.views import parse_id, parse_since, story
 
 
 @subcommand(OperatorSettings)
@@ -19,9 +18,7 @@ def app(
     given: dict[str, Any],
     id_: Annotated[str, typer.Argument(metavar="ID", help="Transaction id or message id.", show_default=False)],
     since: Annotated[str, option("Search from here on: a time, or 2h before now; by default the time in the id.")] = "",
-    topic: Annotated[
-        list[str] | None, option("Search this real topic, too, if its halves are gone; repeatable.")
-    ] = None,
+    topic: Annotated[list[str] | None, option("Real topic to search, too, if the halves are gone; repeatable.")] = None,
     as_json: Json = False,
 ) -> Exit:
     """Show the history of a transaction or a message: all that databases and topics hold of it.

@@ -10,14 +10,9 @@ from outbox.operator.console.actions import Plan
 
 COOKIE = "outbox-console"
 HEADER = "x-forwarded-user"
-
-TOKEN_SECONDS = 900
-"""How long a preview may be decided on."""
-
+TOKEN_SECONDS = 900  # how long a preview may be decided on
 MOST_TOKENS = 1_000
-
-_NAME = re.compile(r"[^:()\x00-\x1f\x7f]{1,100}")
-"""As the setting `operator` is."""
+_NAME = re.compile(r"[^:()\x00-\x1f\x7f]{1,100}")  # as the setting `operator` is
 
 
 class Access:
@@ -32,7 +27,6 @@ class Access:
         return not self._proxy and secrets.compare_digest(given.encode(), self.key.encode())
 
     def user(self, request: Request) -> str | None:
-        """Return the name of who asks; None: it is not known."""
         if not self._proxy:
             return self._name if self.is_key(request.cookies.get(COOKIE, "")) else None
         names = request.headers.getlist(HEADER)

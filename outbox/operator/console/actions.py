@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from outbox._service.output import Entry
 from outbox.errors import UsageError
 from outbox.operator import words
-from outbox.operator.context import OperatorContext
 from outbox.operator.deciding.discarded_places import Choice, Discards
 from outbox.operator.deciding.resolution import Resolution
 from outbox.operator.settings import DecisionSettings
+from outbox.operator.views import OperatorContext
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 
-WAIT_SECONDS = 5.0
-"""Time for a relay to carry a decision out before the page shows what is still there."""
+WAIT_SECONDS = 5.0  # time for a relay to carry a decision out before the page shows what is still there
 
 
 class Verb(enum.StrEnum):
@@ -31,32 +30,18 @@ class Verb(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """What would happen, and what makes it happen.
-
-    Args:
-        fields: On what is decided, for the log.
-        command: What decides the same on a terminal.
-        count: Transactions that would be decided.
-        make: Carries it out with a reason; returns what has happened.
-    """
+    """What would happen, and what makes it happen."""
 
     verb: Verb
-    fields: Mapping[str, str]
-    command: str
-    count: int
+    fields: Mapping[str, str]  # on what is decided, for the log
+    command: str  # what decides the same on a terminal
+    count: int  # transactions that would be decided
     entries: Sequence[Entry]
-    make: Callable[[str], Sequence[Entry]]
+    make: Callable[[str], Sequence[Entry]]  # carries it out with a reason; returns what has happened
 
 
 def plan(settings: DecisionSettings, user: str, given: Mapping[str, str]) -> Plan:
-    """Look at what a decision would do; nothing is written.
-
-    Args:
-        given: `verb`; and `id` of a transaction, or `service` and `reason` of dead letters.
-
-    Raises:
-        OutboxError: It is not there, or its state cannot be read.
-    """
+    """Look at what a decision would do, on the `id` of a transaction, or `service` and `reason` of dead letters."""
     if given.get("verb") not in {*Verb}:
         raise UsageError(f"Choose one of {', '.join(Verb)}.")
     verb = Verb(given["verb"])
@@ -103,5 +88,5 @@ def _of_undecided(settings: DecisionSettings, user: str, verb: Verb, id_: str) -
     until = time.time_ns() // 1_000_000 - settings.transaction_timeout_ms
     case = Resolution(OperatorContext(settings, user), kind, None, until, id_)
     decisions = list(words.decisions(case.look()))
-    intention = [Entry(case.consequence())] if case.possible() else []
-    return case.possible(), [*intention, *decisions], lambda reason: list(words.decisions(case.look(reason)))
+    able = [Entry(one.consequence(kind)) for one in (case.case,) if one and not one.is_refused]
+    return len(able), [*able, *decisions], lambda reason: list(words.decisions(case.look(reason)))

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import anyio
@@ -26,18 +26,10 @@ from outbox.operator.console.actions import Plan, plan
 from outbox.operator.console.pages import Page, Pages, Section
 from outbox.operator.settings import DecisionSettings, OperatorSettings
 
-ANSWER_SECONDS = 25.0
-"""Time that the servers of a section have; the others of the page are shown all the same."""
-
-MOST_QUESTIONS = 16
-"""Questions to servers at a time."""
-
-MOST_REASON = 500
-"""Characters of a reason."""
-
-MOST_BODY = 10_000
-"""Bytes of a form."""
-
+ANSWER_SECONDS = 25.0  # time that the servers of a section have; the others of the page are shown all the same
+MOST_QUESTIONS = 16  # questions to servers at a time
+MOST_REASON = 500  # characters of a reason
+MOST_BODY = 10_000  # bytes of a form
 _TEMPLATE = Path(__file__).with_name("page.html.j2").read_text()
 _STYLE = Path(__file__).with_name("console.css").read_text()
 
@@ -50,7 +42,6 @@ _HEADERS = {
 }
 
 log = structlog.get_logger()
-
 T = TypeVar("T")
 
 
@@ -63,7 +54,8 @@ class WebConsole:
         self._access = access
         self._tokens = Tokens()
         self._questions = anyio.CapacityLimiter(MOST_QUESTIONS)
-        environment = Environment(autoescape=True, finalize=_text, trim_blocks=True, lstrip_blocks=True)
+        text = lambda value: value if isinstance(value, Markup) else visible(str(value))  # noqa: E731 - of a template
+        environment = Environment(autoescape=True, finalize=text, trim_blocks=True, lstrip_blocks=True)
         self._template = environment.from_string(_TEMPLATE)
 
     def app(self) -> Starlette:
@@ -75,12 +67,9 @@ class WebConsole:
             Route("/preview", self._preview),
             Route("/decide", self._decide, methods=["POST"]),
             Route("/login", self._login),
-            Route("/console.css", self._style),
+            Route("/console.css", lambda _: Response(_STYLE, media_type="text/css", headers=_HEADERS)),
         ]
         return Starlette(routes=routes)
-
-    async def _style(self, _: Request) -> Response:
-        return Response(_STYLE, media_type="text/css", headers=_HEADERS)
 
     async def _login(self, request: Request) -> Response:
         if not self._access.is_key(request.query_params.get("key", "")):
@@ -94,7 +83,6 @@ class WebConsole:
         return self._note(None, "Who are you?", why, 403)
 
     async def _show(self, request: Request, make: Callable[[Mapping[str, str]], Page]) -> Response:
-        """Fill the sections of a page beside each other, and show it."""
         user = self._access.user(request)
         if user is None:
             return self._refuse()
@@ -120,7 +108,6 @@ class WebConsole:
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._questions)
 
     async def _preview(self, request: Request) -> Response:
-        """Show what a decision would do, with a token that carries it out."""
         user, operator, given = self._access.user(request), self._operator, request.query_params
         if user is None or operator is None:
             return self._refuse()
@@ -133,7 +120,6 @@ class WebConsole:
         return self._render(user, page, [found.entries], plan=found, token=token)
 
     async def _decide(self, request: Request) -> Response:
-        """Carry a plan out once, and leave a line of who did what, and why."""
         user = self._access.user(request)
         if user is None or self._operator is None:
             return self._refuse()
@@ -160,26 +146,13 @@ class WebConsole:
         return self._render(user, Page(title), [[Entry(sentence)]], status)
 
     def _render(
-        self,
-        user: str | None,
-        page: Page,
-        shown: Sequence[Sequence[Entry]],
-        status: int = 200,
-        *,
-        plan: Plan | None = None,
-        token: str = "",
+        self, user: str | None, page: Page, shown: Sequence[Sequence[Entry]], status: int = 200, **more: Plan | str
     ) -> Response:
+        """Show a page; `more` are the plan and its token."""
         titles = [section.title for section in page.sections] or [""]
-        content = self._template.render(
-            page=page,
-            sections=list(zip(titles, shown, strict=True)),
-            plan=plan,
-            token=token,
-            user=user,
-            channel=self._viewer.channel,
-            can_act=self._operator is not None,
-            now=utc(time.time_ns() // 1_000_000),
-        )
+        more |= {"channel": self._viewer.channel, "now": utc(time.time_ns() // 1_000_000)}
+        sections, can_act = list(zip(titles, shown, strict=True)), self._operator is not None
+        content = self._template.render(page=page, sections=sections, user=user, can_act=can_act, **more)
         return HTMLResponse(content, status, _HEADERS)
 
 
@@ -191,11 +164,6 @@ async def _body(request: Request) -> bytes:
         if len(body) > MOST_BODY:
             break
     return body
-
-
-def _text(value: Any) -> Any:
-    """Return what a template prints: control characters of records become visible."""
-    return value if isinstance(value, Markup) else visible(str(value))
 
 
 def _sentence(error: Exception) -> str:

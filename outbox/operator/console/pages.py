@@ -13,7 +13,6 @@ from outbox.errors import OutboxError, UsageError
 from outbox.operator import views, words
 from outbox.operator.checks.source_checks import examine_state
 from outbox.operator.console.actions import Verb
-from outbox.operator.context import parse_id, parse_since
 from outbox.operator.deciding.discarded_places import Discards
 from outbox.operator.reading.database_view import DatabaseView
 from outbox.operator.reading.source_report import report_tables
@@ -21,6 +20,7 @@ from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.channel_state import ChannelState
 from outbox.operator.state.discarded import sums_of
 from outbox.operator.state.story import Status
+from outbox.operator.views import parse_id, parse_since
 
 
 class Section(NamedTuple):
@@ -40,11 +40,10 @@ class Page:
     search: Mapping[str, str] = field(default_factory=lambda: {"since": "24h"})
 
 
-_VERBS = {
+_VERBS = {  # what may be decided on a transaction of some state
     Status.DISCARDED: (Verb.DELIVER, Verb.DROP),
     **dict.fromkeys((Status.UNDECIDED, Status.PARKED, Status.CONTRADICTION), (Verb.COMMIT, Verb.ROLLBACK)),
 }
-"""What may be decided on a transaction of some state."""
 
 
 @dataclass
@@ -58,7 +57,6 @@ class Pages:
         return shlex.join(["outbox", *words_, "--channel", self.settings.channel])
 
     def overview(self, _: Mapping[str, str]) -> Page:
-        """Return the first screen: what waits, the dead letters, and the servers."""
         sections = [
             Section("Table sources", self._sources),
             Section("Half mode", self._halves),
@@ -77,7 +75,7 @@ class Pages:
             yield Entry("none is configured (setting tables)")
 
     def _halves(self) -> Iterable[Entry]:
-        state = views.overview(self.settings, tables=False)
+        state = views.overview(self.settings, None, 0, words.MOST_LISTED, tables=False)
         if state.silence is not None:
             raise state.silence
         if state.tables_only:
@@ -106,9 +104,8 @@ class Pages:
                 yield Entry(str(error))
 
     def _previews(self, verbs: Iterable[Verb], **target: str) -> list[tuple[str, str]]:
-        """Return links to previews of decisions; none without an operator's settings."""
-        addresses = ((verb, f"/preview?{urlencode({'verb': verb, **target})}") for verb in verbs if self.can_act)
-        return [(f"preview: {verb}", address) for verb, address in addresses]
+        some = verbs if self.can_act else ()
+        return [(f"preview: {verb}", f"/preview?{urlencode({'verb': verb, **target})}") for verb in some]
 
     def find(self, given: Mapping[str, str]) -> Page:
         search = {name: given.get(name, "").strip() for name in ("key", "topic", "service", "since")}
@@ -126,7 +123,6 @@ class Pages:
         return Page(f"Key {search['key']}", self._command("find", *options), [Section("Messages", items)], search)
 
     def story(self, given: Mapping[str, str]) -> Page:
-        """Return what became of a transaction, with the decisions that it may need."""
         id_, topics = given.get("id", ""), [given["topic"]] if given.get("topic") else []
         parsed, options = parse_id(id_), [word for topic in topics for word in ("--topic", topic)]
 

@@ -17,12 +17,12 @@ from outbox._service.exit_codes import warn
 from outbox._service.output import Entry, document, signed
 from outbox._settings.declared import NO_TABLES
 from outbox.errors import ConfigurationError, KafkaUnreachable, UsageError
-from outbox.operator.context import OperatorContext
 from outbox.operator.deciding.discarded_rows import DiscardedRows, Moved
 from outbox.operator.reading.discards import read_manifests
 from outbox.operator.reading.topic_walk import place_of
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.discarded import DiscardedTransaction
+from outbox.operator.views import OperatorContext
 from outbox.operator.words import dead_letters
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
@@ -79,7 +79,6 @@ class _Topic:
             send_decisions(desk.kafka, desk.channel, entries)
 
     def left(self, chosen: Sequence[DiscardedTransaction]) -> list[DiscardedTransaction]:
-        """Return what no relay has taken from the topic."""
         ids = {one.transaction for one in chosen}
         return [found for found in self.read() if found.transaction in ids]
 
@@ -96,15 +95,11 @@ class Choice(NamedTuple):
     reason: DiscardReason | None = None
 
     def of(self, entries: Iterable[DiscardedTransaction]) -> Iterator[DiscardedTransaction]:
-        """Return what is chosen, one at a time."""
         ids = frozenset(self.ids)
-        return (
-            entry
-            for entry in entries
-            if (self.every or entry.transaction in ids)
-            and self.service in {None, entry.service}
-            and self.reason in {None, entry.reason}
-        )
+        for entry in entries:
+            is_named = self.every or entry.transaction in ids
+            if is_named and self.service in {None, entry.service} and self.reason in {None, entry.reason}:
+                yield entry
 
 
 class Discards:
@@ -112,9 +107,8 @@ class Discards:
 
     def __init__(self, settings: OperatorSettings, operator: str = "") -> None:
         self.channel = settings.channel
-        self._topic = _Topic(settings, operator)
         self.tables = [DiscardedRows(source, table) for source, table in settings.tables.items()]
-        self._stores: list[Store] = [self._topic, *self.tables]
+        self._stores: list[Store] = [_Topic(settings, operator), *self.tables]
 
     def unread(self) -> list[str]:
         return sorted(place for store in self._stores for place in store.unread)
@@ -124,17 +118,10 @@ class Discards:
         return chain.from_iterable(store.read() for store in self._stores)
 
     def decision(self, choice: Choice, kind: OpKind) -> Decision:
-        """Return a decision on what is chosen, which is not made yet.
-
-        Raises:
-            OutboxError: Transactions that are named are nowhere, or may be where nothing could be read.
-        """
-        ids = frozenset(choice.ids)
-        named = {
-            store: [entry for entry in store.read() if choice.every or entry.transaction in ids]
-            for store in self._stores
-        }
-        if missing := ", ".join(sorted(ids - {entry.transaction for some in named.values() for entry in some})):
+        """Return a decision, which is not made yet; what is named and is not found is refused."""
+        named = {store: list(Choice(choice.ids, choice.every).of(store.read())) for store in self._stores}
+        found = {entry.transaction for some in named.values() for entry in some}
+        if missing := ", ".join(sorted(set(choice.ids) - found)):
             if unread := ", ".join(self.unread()):
                 raise ConfigurationError(f"transaction {missing} was not found; {unread} could not be read")
             rows = "nor in a table of discarded messages" if self.tables else f"and no rows were looked at: {NO_TABLES}"
@@ -162,18 +149,13 @@ class Decision:
         self.is_made = False
 
     def make(self, comment: str) -> None:
-        """Carry it out, or send it to the relay.
-
-        Raises:
-            ConfigurationError: Kafka or the database does not answer, or refuses. Earlier transactions stay decided.
-        """
+        """Carry it out, or send it to the relay; after an error, earlier transactions stay decided."""
         for store, some in self._able.items():
             if some:
                 store.decide(some, self.kind, comment)
         self.is_made = True
 
     def wait(self, seconds: float) -> None:
-        """Look until a relay has done it; what still is there is left."""
         deadline = time.monotonic() + seconds
         while True:
             self.left = [entry for store, some in self._able.items() if some for entry in store.left(some)]
@@ -182,7 +164,6 @@ class Decision:
             time.sleep(LOOK_SECONDS)
 
     def moved(self, transaction: DiscardedTransaction) -> Moved:
-        """Return what rows that are back in their message table have become."""
         rows = (store.moved.get(transaction) for store in self._able if isinstance(store, DiscardedRows))
         return next(filter(None, rows), Moved())
 
@@ -199,7 +180,6 @@ class Decision:
             yield from (Entry(f"{former} is now {new}") for former, new in self.moved(one).messages.items())
 
     def report(self) -> Iterator[Entry]:
-        """Yield what happened, after `wait()`."""
         done, able = "delivered" if self.kind is OpKind.DELIVER else "dropped", self.able
         yield Entry(f"{len(able) - len(self.left)} of {len(able)} transactions were {done}")
         before = {(one.transaction, one.discarded_ms) for one in able}

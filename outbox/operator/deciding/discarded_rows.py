@@ -1,4 +1,4 @@
-"""The discarded rows of a message table, which an operator moves back into it, or deletes."""
+"""The discarded rows of a message table, which an operator moves back into it, or deletes; and rows to erase."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from outbox._postgres.publish_function import TRANSACTION_ID
 from outbox._service.exit_codes import warn
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
-from outbox.operator.reading.table_view import TableView, local_of, opened_table
+from outbox.operator.reading.table_view import TableView, local_of, opened_rows
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.identifiers import message_id, table_transaction_id
 from outbox.protocol.op import OpKind
@@ -68,9 +68,8 @@ class DiscardedRows:
         self.moved: dict[DiscardedTransaction, Moved] = {}
 
     def read(self) -> Iterator[DiscardedTransaction]:
-        """Yield the transactions that are there, the first rows first, one at a time."""
         try:
-            with opened_table(self.source, self._settings) as view:
+            with opened_rows(self.source, self._settings) as view:
                 found = view.connection.cursor().stream(view.table.compose(_LIST))
                 for xid, us, service, reason, detail, count, discarded_ms in found:
                     of = (table_transaction_id(xid, us), service, reason, detail, count, us // 1_000)
@@ -81,13 +80,9 @@ class DiscardedRows:
             warn(str(error))
 
     def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, comment: str) -> None:
-        """Move rows back into the message table, behind all that wait, or delete them; each transaction by itself.
-
-        Raises:
-            ConfigurationError: Not all rows of a transaction go. Of it nothing was written.
-        """
+        """Move rows back into the message table, behind all that wait, or delete them; each transaction by itself."""
         del comment  # no record of the database holds it
-        with opened_table(self.source, self._settings, writes=True) as view:
+        with opened_rows(self.source, self._settings, writes=True) as view:
             for one in chosen:
                 self._decide(view, one, kind)
 
@@ -112,7 +107,7 @@ class DiscardedRows:
         back = [one for one in chosen if one in self.moved]
         if not back:
             return []
-        with opened_table(self.source, self._settings) as view:
+        with opened_rows(self.source, self._settings) as view:
             new = [replace(one, transaction=str(self.moved[one].transaction)) for one in back]
             return [self._now(one, *row) for one in new for row in view.all(_LEFT, local_of(one.transaction))]
 
@@ -121,3 +116,32 @@ class DiscardedRows:
             return replace(one, detail="it waits in the message table", discarded_ms=None, expires_ms=None)
         expires_ms = at_ms + self._settings.keep_discarded_ms
         return replace(one, reason=reason, detail=detail, discarded_ms=at_ms, expires_ms=expires_ms)
+
+
+# An owner has read rows ahead of an erasure. So rows that its batch names stay, and the same transaction that deletes
+# others counts an erasure: the owner's next step fails with its Kafka transaction, and it reads again what is there.
+_LOCK: LiteralString = (  # also the row of an owner that has never been there, which may begin beside this
+    "INSERT INTO {source} (id, name) VALUES (0, %(source)s) ON CONFLICT (id) DO UPDATE SET id = excluded.id"
+)
+_OF: LiteralString = "AS m WHERE m.id = ANY (CAST(%(ids)s AS bigint[])) AND m.topic = %(topic)s AND m.key = %(key)s"
+_ERASE: LiteralString = (
+    "WITH batch AS MATERIALIZED (SELECT r.id, r.xid FROM {source} AS b, {rows} WHERE b.id = 0),"  # noqa: S608
+    f" waiting AS (DELETE FROM {{message}} {_OF} AND (m.id, m.xid) NOT IN (TABLE batch) RETURNING xid, created_at, id),"
+    f" later AS (DELETE FROM {{scheduled}} {_OF} RETURNING xid, created_at, id),"
+    f" dead AS (DELETE FROM {{discarded}} {_OF} RETURNING xid, created_at, id),"
+    " back AS (SELECT * FROM waiting UNION ALL SELECT * FROM later UNION ALL SELECT * FROM dead),"
+    f" decided AS ({DECIDED}),"
+    " counted AS (UPDATE {source} SET erasures = erasures + 1, highest = greatest(highest, (SELECT max(id) FROM"
+    " waiting)) WHERE id = 0)"
+    " SELECT count(*) FROM back"
+)
+
+
+def erase_rows(source: str, settings: TableSettings, topic: str, key: bytes, ids: list[int]) -> int:
+    """Delete some rows of a key, and return how many; those stay that are in delivery, or that a trigger keeps."""
+    parameters = {"source": source, "topic": topic, "key": key, "ids": ids}
+    with opened_rows(source, settings, writes=True) as view, view.connection.transaction():
+        view.connection.execute("SET LOCAL lock_timeout = '1s'")  # the owner waits for the next lock
+        view.connection.execute(view.table.compose(_LOCK), parameters)
+        ((erased,),) = view.all(_ERASE, parameters)
+    return int(erased)

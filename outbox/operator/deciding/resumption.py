@@ -1,8 +1,4 @@
-"""Resume a table source that halts (R55), or half partitions that were written to before they had a checkpoint (R84).
-
-Of a source: its three numbers, what would happen, and the one statement that sets them. Of half partitions: their first
-checkpoints, after a channel grew.
-"""
+"""Resume a table source that halts (R55), or half partitions that were written to without a checkpoint (R84)."""
 
 import time
 from collections import defaultdict
@@ -27,29 +23,25 @@ from outbox._rules.source_progress import Committed, Progress, is_foreign
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.reading.delivered_search import DeliveredSearch
 from outbox.operator.reading.source_report import read_committed
-from outbox.operator.reading.table_view import TableView, table_connection
+from outbox.operator.reading.table_view import TableView, opened_table
 from outbox.operator.state.coverage import Gap
-from outbox.operator.state.repairs import NEW, NOT_BEGUN, Repair, StoredHalf, first_checkpoint, repair
+from outbox.operator.state.repairs import NEW, NO_REPAIR, NOT_BEGUN, Repair, StoredHalf, first_checkpoint, repair
+from outbox.operator.state.unsettled_transactions import Half
 from outbox.protocol.checkpoint import CheckpointError, OpCheckpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import parse_half
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.names import Channel, Place
-from outbox.settings import TableNames
 
 
 @dataclass
 class ResumedPartition:
-    """One half partition without a checkpoint, and of how many of its halves a real topic shows the message.
-
-    Args:
-        why: Why real topics cannot prove what was delivered of it; None: they can.
-    """
+    """One half partition without a checkpoint, and of how many of its halves a real topic shows the message."""
 
     partition: int
     halves: int = 0
     halves_found_delivered: int = 0
-    why: str | None = None
+    why: str | None = None  # why real topics cannot prove what was delivered of it; None: they can
 
     def __str__(self) -> str:
         if self.why:
@@ -59,17 +51,12 @@ class ResumedPartition:
 
 @dataclass
 class ChannelResumption:
-    """The half partitions of a channel that have no checkpoint, and were written to.
-
-    Args:
-        most: Records that are read of a real topic at most.
-        trusted: Topics of which the operator declares that what is not found there was not delivered.
-    """
+    """The half partitions of a channel that have no checkpoint, and were written to."""
 
     kafka: Mapping[str, str]
     channel: Channel
-    most: int
-    trusted: frozenset[str] = frozenset()
+    most: int  # records that are read of a real topic at most
+    trusted: frozenset[str] = frozenset()  # of which the operator declares: what is not there was not delivered
 
     partitions: Sequence[ResumedPartition] = ()
     gaps: Sequence[Gap] = ()
@@ -110,11 +97,8 @@ class ChannelResumption:
             raise KafkaUnreachable(f"{self.channel.discard_topic}/{span.partition} does not answer: try again")
         if span.start:
             return f"it begins at offset {span.start}: what was before may be delivered, or lost"
-        if discards:
-            return (
-                "its discard partition was written to: what was dropped there is not distinct from what was delivered"
-            )
-        return None
+        written = "its discard partition was written to: what was dropped there is not distinct from what was delivered"
+        return written if discards else None
 
     @property
     def is_provable(self) -> bool:
@@ -129,12 +113,8 @@ class ChannelResumption:
         return "possible" if self.is_provable else "refused"
 
     def document(self) -> dict[str, Any]:
-        return {
-            "channel": self.channel.name,
-            "outcome": self.outcome,
-            "partitions": self.partitions,
-            "not_searched": self.gaps,
-        }
+        found = {"channel": self.channel.name, "outcome": self.outcome}
+        return {**found, "partitions": self.partitions, "not_searched": self.gaps}
 
     def consequences(self) -> Iterator[str]:
         if self.partitions:
@@ -156,40 +136,30 @@ def _read_halves(messages: Iterator[Message]) -> tuple[Mapping[int, list[StoredH
     since: dict[str, int] = {}
     now = time.time_ns() // 1_000_000
     for message in messages:
-        offset, appended = message.offset() or 0, message.timestamp()[1]
+        partition, offset, appended = message.partition() or 0, message.offset() or 0, message.timestamp()[1]
         try:
-            control = parse_half(headers_of(message))
+            half = Half(partition, offset, appended, parse_half(headers_of(message)))
         except ProtocolError:
-            halves[message.partition() or 0].append(StoredHalf(offset, ""))
+            halves[partition].append(StoredHalf(offset, ""))
             continue
-        halves[message.partition() or 0].append(StoredHalf(offset, control.transaction_id))
-        stamped = appended if control.options.timestamp is None else min(control.options.timestamp, appended)
-        since[control.topic] = min(since.get(control.topic, stamped), stamped)
+        halves[partition].append(StoredHalf(offset, half.control.transaction_id))
+        since[half.control.topic] = min(since.get(half.control.topic, half.stamped_ms), half.stamped_ms)
         now = max(now, appended)
     return halves, since, now
 
 
-LOCK_SECONDS = 15.0
-"""A relay that finds a halted source owns it for a moment, every few seconds."""
-
+LOCK_SECONDS = 15.0  # a relay that finds a halted source owns it for a moment, every few seconds
 LOCK_PAUSE_SECONDS = 0.05
-
-_NOTHING = Repair("")
-
-AT_ONCE = 10_000
-"""Rows that are looked up with one statement."""
+AT_ONCE = 10_000  # rows that are looked up with one statement
 
 _UNPROVED = (
     "the real topics do not prove which rows were delivered; --not-delivered-to TOPIC takes your word for one, "
     "--deliver-again delivers all rows"
 )
-
 _ALTERED = (
     "it has the id and xid of {}, and another start: look at both, and delete the row if its created_at was altered"
 )
-_XID_FROM = 19
-"""Where the xid begins in a transaction id."""
-
+_XID_FROM = 19  # where the xid begins in a transaction id
 _NEVER_AGAIN = (
     "--deliver-again delivers no row that outbox_delivered or outbox_discarded has. --skip-delivered deletes these; "
     "publish again what Kafka has lost"
@@ -237,67 +207,56 @@ _SET: LiteralString = (
     " 0 AS moved, 0 AS refused, 0 AS kept FROM recorded) {counted}"
 )
 
-RowIdentity = tuple[int, int, int]
-"""Id, xid and start of a row."""
+RowIdentity = tuple[int, int, int]  # id, xid and start of a row
 
 
 @dataclass
 class Resumption:
-    """One halted source, and what is to become of it.
-
-    Args:
-        skips: Whether delivered rows are deleted, or all are delivered again; None: nothing is decided, only looked.
-        most: Records that are read of a real topic at most.
-        trusted: Topics of which the operator declares that rows not found there were not delivered.
-        back: Rows that have left the table before, and wait again.
-        delivered: Other rows that are on their real topics.
-    """
+    """One halted source, and what is to become of it."""
 
     source: str
-    names: TableNames
+    table: MessageTable
     dsn: str
     kafka: Mapping[str, str]
     channel: Channel
-    skips: bool | None
-    most: int
-    trusted: frozenset[str] = frozenset()
+    skips: bool | None  # whether delivered rows are deleted, or all are delivered again; None: nothing is decided
+    most: int  # records that are read of a real topic at most
+    trusted: frozenset[str] = frozenset()  # of which the operator declares: rows not found there were not delivered
 
     progress: Progress = NOT_BEGUN
     committed: Committed | None = None
-    repair: Repair = _NOTHING
+    repair: Repair = NO_REPAIR
     waiting: int = 0
     in_delivery: int = 0
-    back: Sequence[RowIdentity] = ()
-    delivered: Sequence[RowIdentity] = ()
+    back: Sequence[RowIdentity] = ()  # rows that have left the table before, and wait again
+    delivered: Sequence[RowIdentity] = ()  # other rows that are on their real topics
     gaps: Sequence[Gap] = ()
     deleted: int | None = None
     _came_back: int = 0
 
     def find(self) -> None:
         """Read the numbers, and search for delivered rows if these are to be skipped. Nothing is written."""
-        with table_connection(self.source, self.names, self.dsn) as connection:
-            since, now_ms = self._look(connection)
+        with opened_table(self.source, self.table, self.dsn) as view:
+            since, now_ms = self._look(view)
             if self.repair.halted and not self.repair.refusal and self.skips:
                 names = set[str]() if self.progress.lost else {self.source}  # it may have been delivered under another
                 search = DeliveredSearch(self.kafka, self.channel, names, self.most, now_ms)
                 searched = search.search(since)
-                self.delivered = self._delivered(connection, searched)
+                self.delivered = self._delivered(view, searched)
                 self.gaps = [*self.gaps, *(gap for gap in searched.unread if gap.topic not in self.trusted)]
 
-    def _look(self, connection: psycopg.Connection[Any]) -> tuple[dict[str, int], int]:
+    def _look(self, view: TableView) -> tuple[dict[str, int], int]:
         """Return the lowest timestamp of the rows by topic, and the time of the database."""
-        table = MessageTable(self.names)
-        view = TableView(table, connection)
-        left = connection.execute(table.compose(_BACK)).fetchall()
+        left = view.all(_BACK)
         self.back = [(id_, xid, us) for id_, xid, us, is_same in left if is_same]
         altered = [id_ for id_, _, _, is_same in left if not is_same]
         self.gaps = [Gap(f"row {id_}", _ALTERED.format("a row that has left the table")) for id_ in altered[:1]]
         self._came_back = len(left)
         self.repair = self._compare(view)
-        found = connection.execute(table.compose(_SINCE)).fetchall()
+        found = view.all(_SINCE)
         self.waiting = sum(count for _, count, _ in found)
         self.in_delivery = len(self.progress.ids) - self.progress.missing
-        if broken := breaches(connection, table.places):  # that comes first (R75)
+        if broken := breaches(view.connection, self.table.places):  # that comes first (R75)
             self.repair = Repair("; ".join(f"{one.what}: {one.harm}" for one in broken), broken[0].fix)
         return {topic: int(since) for topic, _, since in found}, view.now_ms()
 
@@ -307,12 +266,11 @@ class Resumption:
         self.committed = read_committed(self.kafka, self.channel, self.source, stable=True)
         return repair(self.source, name, self.progress, self.committed, self._came_back)
 
-    def _delivered(self, connection: psycopg.Connection[Any], searched: DeliveredSearch) -> list[RowIdentity]:
+    def _delivered(self, view: TableView, searched: DeliveredSearch) -> list[RowIdentity]:
         """Return the rows whose messages are on their real topics; one that may be there is a gap."""
-        statement, wanted = MessageTable(self.names).compose(_IDS), list(searched.transactions)
-        delivered, altered = list[RowIdentity](), dict[str, int]()
+        wanted, delivered, altered = list(searched.transactions), list[RowIdentity](), dict[str, int]()
         for start in range(0, len(wanted), AT_ONCE):
-            for id_, xid, us, topic in connection.execute(statement, (wanted[start : start + AT_ONCE],)).fetchall():
+            for id_, xid, us, topic in view.all(_IDS, (wanted[start : start + AT_ONCE],)):
                 own, there = table_transaction_id(xid, us), searched.transactions[id_]
                 if own in there:
                     delivered.append((id_, xid, us))
@@ -324,25 +282,19 @@ class Resumption:
         return [row for row in delivered if row not in set(self.back)]
 
     def resume(self) -> None:
-        """Set the numbers and delete delivered rows, in one durable transaction, as the owner of the source.
-
-        Raises:
-            UsageError: The source has another owner, or its numbers are not those that were seen.
-        """
+        """Set the numbers and delete delivered rows, in one durable transaction, as the owner of the source."""
         seen = self.progress, self.committed
-        table = MessageTable(self.names)
-        with table_connection(self.source, self.names, self.dsn, writes=True) as connection:
-            view = TableView(table, connection)
-            self._own(connection, view)
+        why = f"The numbers of table source {self.source} have changed meanwhile; nothing was changed. Run this again."
+        with opened_table(self.source, self.table, self.dsn, writes=True) as view:
+            self._own(view)
             self.repair = self._compare(view)
             if (self.progress, self.committed) != seen:
-                raise self._changed()
+                raise UsageError(why)
             try:
-                with connection.transaction():
-                    gone = connection.execute(table.compose(_DROP), _columns(self.back)).rowcount
-                    row = connection.execute(table.compose(_SET), self._parameters()).fetchone()
-                    if row is None or gone != len(self.back):
-                        raise self._changed()
+                with view.connection.transaction():
+                    gone = view.connection.execute(self.table.compose(_DROP), _columns(self.back)).rowcount
+                    if not view.all(_SET, self._parameters()) or gone != len(self.back):
+                        raise UsageError(why)
             except psycopg.errors.InvalidTextRepresentation as error:
                 raise UsageError(f"Table source {self.source}: {Counts.of(error) or error}") from error
             self.deleted = len(self._skipped)
@@ -353,34 +305,31 @@ class Resumption:
 
     def _parameters(self) -> dict[str, Any]:
         is_begun = self.repair.incarnation != NOT_BEGUN.incarnation
-        ids, xids, starts = _columns(self.delivered)
+        rows = dict(zip(("ids", "xids", "starts"), _columns(self.delivered), strict=True))
         return {
             **self.progress._asdict(),
+            **rows,
             "to_incarnation": self.repair.incarnation if is_begun else str(uuid4()),
             "highest": max((id_ for id_, _, _ in self._skipped), default=0),
             "to": self.repair.batch,
             "to_nonce": self.repair.nonce,
             "proven": self.repair.batch,
             "name": self.source,
-            "ids": ids,
-            "xids": xids,
-            "starts": starts,
         }
 
-    def _own(self, connection: psycopg.Connection[Any], view: TableView) -> None:
-        deadline, lock = time.monotonic() + LOCK_SECONDS, identifier(self.names.schema, self.names.source)
-        while connection.execute(TRY_OWN, (lock,)).fetchone() != (True,):
+    def _own(self, view: TableView) -> None:
+        names = self.table.names
+        deadline, lock = time.monotonic() + LOCK_SECONDS, identifier(names.schema, names.source)
+        while view.connection.execute(TRY_OWN, (lock,)).fetchone() != (True,):
             if time.monotonic() > deadline:
                 owner = view.owner()
-                raise UsageError(
-                    f"Table source {self.source} has an owner{f', pid {owner.pid}' if owner else ''}; nothing was "
-                    "changed. See `outbox pending`; stop the relay that serves it, then run this again."
-                )
+                why = f"Table source {self.source} has an owner{f', pid {owner.pid}' if owner else ''}"
+                way = "See `outbox pending`; stop the relay that serves it, then run this again."
+                raise UsageError(f"{why}; nothing was changed. {way}")
             time.sleep(LOCK_PAUSE_SECONDS)
 
     @property
     def is_provable(self) -> bool:
-        """Whether it is known of each row whether it was delivered, if that was asked."""
         return not self.gaps
 
     @property
@@ -423,7 +372,6 @@ class Resumption:
         }
 
     def consequences(self) -> Iterator[str]:
-        """Yield what would happen, or has."""
         if not self.repair.halted or self.why:
             return
         verb, count = "will be" if self.deleted is None else "were", len(self._skipped)
@@ -435,11 +383,6 @@ class Resumption:
         yield f"the numbers {verb} set to {self.repair.batch}; a relay delivers {self.waiting - count} rows{twice}"
         if is_foreign(self.progress, self.committed):
             yield "another table that is still delivered under this name halts"
-
-    def _changed(self) -> UsageError:
-        return UsageError(
-            f"The numbers of table source {self.source} have changed meanwhile; nothing was changed. Run this again."
-        )
 
 
 def _columns(rows: Sequence[RowIdentity]) -> tuple[list[int], list[str], list[int]]:

@@ -3,6 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from confluent_kafka import Message, TopicPartition
@@ -19,13 +21,11 @@ from outbox.operator.state.unsettled_transactions import Gathering, Half
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import parse_half
+from outbox.protocol.names import Place
 from outbox.protocol.op import MisplacedOpError, OpEntry, OpSource, parse_op
 
-NEAR = 2_000
-"""Settled halves that are rather read through than skipped."""
-
-SKEW_MS = 60_000
-"""Assumed clock skew between two brokers: ops are read from this long before their half."""
+NEAR = 2_000  # settled halves that are rather read through than skipped
+SKEW_MS = 60_000  # assumed clock skew between two brokers: ops are read from this long before their half
 
 
 class RelayProgress(NamedTuple):
@@ -36,29 +36,28 @@ class RelayProgress(NamedTuple):
     verdict: OpCheckpoint
 
 
+Progress = Mapping[int, RelayProgress]
+Committed = Mapping[Place, TopicPartition]
+
+
 def read_progress(
     kafka: Mapping[str, str], channel: ChannelDescription, numbers: Sequence[int]
-) -> tuple[Mapping[int, RelayProgress], Sequence[Gap]]:
+) -> tuple[Progress, Sequence[Gap]]:
     """Return checkpoints by partition, and the partitions without one that can be trusted; no group is joined."""
-    half, op, verdict = channel.half, channel.op, channel.verdict
-    places = [(topic.name, number) for topic in (half, op, verdict) for number in numbers]
+    places = [(topic.name, number) for topic in (channel.half, channel.op, channel.verdict) for number in numbers]
     committed = committed_checkpoints(kafka, channel.channel.relay_group, places)
-    progress: dict[int, RelayProgress] = {}
-    unread: list[Gap] = []
+    progress, unread = dict[int, RelayProgress](), list[Gap]()
     for number in numbers:
         try:
             progress[number] = _progress(channel, number, committed)
         except (UnsafeError, ProtocolError) as error:
-            unread.append(Gap(f"{half.name}/{number}", str(error), partition=number, is_fault=True))
+            unread.append(Gap(f"{channel.half.name}/{number}", str(error), partition=number, is_fault=True))
     return progress, unread
 
 
-def _progress(
-    channel: ChannelDescription, number: int, committed: Mapping[tuple[str, int], TopicPartition]
-) -> RelayProgress:
+def _progress(channel: ChannelDescription, number: int, committed: Committed) -> RelayProgress:
     half, op, names = channel.half, channel.op, channel.channel
-    missing = [f"{topic.name}/{number}" for topic in (half, op) if (topic.name, number) not in committed]
-    if missing:
+    if missing := [f"{topic.name}/{number}" for topic in (half, op) if (topic.name, number) not in committed]:
         raise UnsafeError(
             f"{' and '.join(missing)} has no checkpoint in group {names.relay_group}, so that it is not known what is "
             f"settled there: for a new channel run `outbox channel create --channel {names.name}`"
@@ -121,43 +120,35 @@ class ChannelReader:
         self.unread.append(Gap(place, why, partition=number, is_fault=True))
 
     def _cannot_read(self, message: Message, error: ProtocolError) -> None:
-        """Note a record that is of a newer format, or none."""
         self.unread.append(Gap(place_of(message), str(error), partition=message.partition(), is_fault=True))
 
     def _take_half(self, message: Message) -> None:
         try:
-            half = to_half(message)
+            if half := to_half(message):
+                self.gathering.add_half(half)
+            else:
+                self.gathering.malformed += 1
         except NewerFormatError as error:
             self._cannot_read(message, error)
-            return
-        if half is None:
-            self.gathering.malformed += 1
-        else:
-            self.gathering.add_half(half)
 
-    def _read_ops(self, reader: SpanReader, progress: Mapping[int, RelayProgress]) -> None:
+    def _read_ops(self, reader: SpanReader, progress: Progress) -> None:
         verdict_topic = self.channel.verdict.name
         spans = [
-            self._cut(span, needed)
+            self._cut(span, needed.offset)
             for number, since in self.gathering.since().items()
             if number in progress
-            for topic, needed in (
-                (self.channel.op.name, progress[number].op.offset),
-                (verdict_topic, progress[number].verdict.offset),
-            )
+            for topic, needed in zip((self.channel.op.name, verdict_topic), progress[number][1:], strict=True)
             for span in reader.since(topic, [number], since - SKEW_MS)
         ]
         for message in reader.read(spans):
             place = (message.offset() or 0, message.timestamp()[1])
             try:
-                entries = to_ops(message, verdict=message.topic() == verdict_topic)
+                for source, entry in to_ops(message, verdict=message.topic() == verdict_topic):
+                    self.gathering.add_op(entry, source, *place, self.channel.half.id)
             except NewerFormatError as error:
                 self._cannot_read(message, error)
-                continue
             except MisplacedOpError:
                 continue  # the relay counts it (R65)
-            for source, entry in entries:
-                self.gathering.add_op(entry, source, *place, self.channel.half.id)
 
     def _cut(self, span: Span, needed: int) -> Span:
         """So much of a span of ops or verdicts that it is not too much, from the relay's position at the latest."""
@@ -176,19 +167,12 @@ def unsettled_spans(whole: Span, checkpoint: HalfCheckpoint) -> Iterator[tuple[S
         near = [runs.pop(0)]
         while runs and runs[0].start - near[-1].stop <= NEAR:
             near.append(runs.pop(0))
-        yield Span(whole.topic, whole.partition, near[0].start, near[-1].stop), _within(near)
+        yield Span(whole.topic, whole.partition, near[0].start, near[-1].stop), partial(_is_within, near)
     yield Span(whole.topic, whole.partition, checkpoint.head, whole.stop), lambda _: True
 
 
-def _within(runs: Sequence[range]) -> Callable[[int], bool]:
-    """Whether an offset is in one of some ascending runs, which may be very long."""
-    starts = [run.start for run in runs]
-
-    def is_within(offset: int) -> bool:
-        index = bisect_right(starts, offset) - 1
-        return index >= 0 and offset in runs[index]
-
-    return is_within
+def _is_within(runs: Sequence[range], offset: int) -> bool:
+    return offset in runs[bisect_right(runs, offset, key=attrgetter("start")) - 1]  # none of them is before the first
 
 
 def to_half(message: Message) -> Half | None:

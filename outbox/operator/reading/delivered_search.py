@@ -16,11 +16,8 @@ from outbox.operator.reading.topic_walk import Walk
 from outbox.operator.state.coverage import Coverage, Gap
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel, is_topic_name
 
-SKEW_MS = 600_000
-"""How far the clocks of applications, brokers and databases may be apart."""
-
-OPEN_SECONDS = 5.0
-"""Time for open Kafka transactions on a real topic to end."""
+SKEW_MS = 600_000  # how far the clocks of applications, brokers and databases may be apart
+OPEN_SECONDS = 5.0  # time for open Kafka transactions on a real topic to end
 
 
 @dataclass
@@ -28,19 +25,14 @@ class DeliveredSearch(Coverage):
     """Searches real topics for what some owners delivered: a table source, or half partitions.
 
     With something unread, what was not found may have been delivered.
-
-    Args:
-        origins: What the origin header of the records begins with: name of the source, or half partitions; none: any.
-        most: Records that are read of a topic at most.
-        transactions: Ids of what was found, by row id or half offset.
     """
 
     kafka: Mapping[str, str]
     channel: Channel
-    origins: Collection[str]
-    most: int
+    origins: Collection[str]  # what origin headers begin with: name of the source, or half partitions; none: any
+    most: int  # records that are read of a topic at most
     now_ms: int
-    transactions: dict[int, set[str]] = field(default_factory=dict)
+    transactions: dict[int, set[str]] = field(default_factory=dict)  # ids of what was found, by row id or half offset
 
     def search(self, since_ms: Mapping[str, int]) -> Self:
         """Find what was delivered, by what `read_committed` readers see from a time on, by topic, in ms."""
@@ -50,13 +42,12 @@ class DeliveredSearch(Coverage):
         with SpanReader(self.kafka, self.channel.relay_group) as reader:
             walk = Walk(reader, self, self.most, "see --records")
             for name in names:
-                topic = described.get(name)
+                topic, since = described.get(name), since_ms[name] - SKEW_MS
                 if gap := unprovable(name, topic):
                     self.unread.append(gap)
                 if topic is None:
                     continue
                 self._await_ends(admin, topic)
-                since = since_ms[name] - SKEW_MS
                 spans = reader.since(name, range(topic.partitions), since)
                 for span in spans:
                     start = reader.whole(name, span.partition).start
@@ -74,13 +65,11 @@ class DeliveredSearch(Coverage):
             if high and stable and all(one >= other for one, other in zip(stable, high, strict=True)):
                 return
             if time.monotonic() > deadline:
-                why = "a Kafka transaction is open on it, or a partition does not answer"
-                self.miss(topic.name, why, topic.name)
+                self.miss(topic.name, "a Kafka transaction is open on it, or a partition does not answer", topic.name)
                 return
             time.sleep(0.2)
 
     def _take(self, message: Message) -> None:
-        """Note row id or half offset, and transaction id, of a record of the owners."""
         headers = dict(headers_of(message))
         owner, _, place = (headers.get(ORIGIN_HEADER) or b"").rpartition(b"/")
         if (owner.decode(errors="replace") in self.origins or not self.origins) and place.isdigit():
@@ -98,11 +87,10 @@ def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:
 
 
 def may_be_removed(topic: TopicDescription, start: int, first: int, since_ms: int, now_ms: int) -> bool:
-    """Return whether a partition may have lost records whose timestamps are as new as a time.
+    """Return whether a partition may have lost records as new as a time, of which `first` is the first one left.
 
     A partition that still begins with an older record has lost none of them, if timestamps ascend. Rows that waited
     have older ones; so retention must not have reached that time, either.
-    `first` is the first offset with a record as new.
     """
     retention = int(topic.settings.get("retention.ms", -1))
     is_over = 0 <= retention < now_ms - since_ms

@@ -6,10 +6,9 @@ from confluent_kafka import Message
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.range_reader import SpanReader
-from outbox.protocol.discard import Manifest, manifest_key, parse_manifest
+from outbox.protocol.discard import Manifest, is_manifest_key, parse_manifest
 from outbox.protocol.errors import ProtocolError
 
-_MANIFEST = manifest_key("")
 _OFFSET_BITS = 64
 
 
@@ -22,8 +21,8 @@ def read_manifests(
     """Read the manifests in the discard topic, one at a time, up to its present end as far as it is committed.
 
     The topic is read twice: first for the place of the last record of each manifest's key, then for these records.
-    Only the keys and places are kept in memory. `cannot_read` is called with a manifest's record that is of a newer
-    format, or none; the others follow. Without it the first one ends the reading. `numbers`: only of these partitions.
+    `cannot_read` is called with a manifest's record that is of a newer format, or none; without it that ends the
+    reading. `numbers`: only of these partitions.
     """
     with SpanReader(kafka, channel.channel.relay_group) as reader:
         spans = [reader.whole(channel.discard.name, number) for number in numbers or channel.numbers()]
@@ -42,15 +41,13 @@ def read_manifests(
 
 
 def _last_manifests(messages: Iterable[Message]) -> dict[bytes, int]:
-    """Return the place of the last record of each manifest's key, without those that were removed."""
     last: dict[bytes, int] = {}
     for message in messages:
         key = message.key() or b""
-        if key.endswith(_MANIFEST):
+        if is_manifest_key(key):
+            last[key] = _place(message)
             if message.value() is None:
-                last.pop(key, None)
-            else:
-                last[key] = _place(message)
+                del last[key]
     return last
 
 

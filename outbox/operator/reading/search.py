@@ -13,7 +13,6 @@ from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox._rules.callback_row import Row
-from outbox._rules.source_progress import Committed
 from outbox._service.output import utc
 from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox._table.table_publisher import ask_table_outcome
@@ -22,7 +21,7 @@ from outbox.operator.reading.channel_reader import read_progress, to_half, to_op
 from outbox.operator.reading.database_view import DatabaseView
 from outbox.operator.reading.delivered_search import SKEW_MS
 from outbox.operator.reading.source_report import read_committed
-from outbox.operator.reading.table_view import ROWS, FoundRow, TableView, opened_table
+from outbox.operator.reading.table_view import ROWS, FoundRow, TableView, opened_rows
 from outbox.operator.reading.topic_walk import Walk, place_of
 from outbox.operator.state.coverage import Coverage
 from outbox.operator.state.story import EventKind, Findings, FoundMessage, Status, TimelineEvent, born_ms, needed
@@ -38,7 +37,6 @@ from outbox.transaction import Outcome
 
 
 def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, found: Findings) -> list[Row]:
-    """Look up the row of a transaction in all databases; report each that does not answer."""
     rows: list[Row] = []
     for name, settings in databases.items():
         try:
@@ -58,17 +56,14 @@ def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, fou
     return rows
 
 
-def search_tables(
-    tables: Mapping[str, TableSettings], coverage: Coverage, look: Callable[[str, TableView], None]
-) -> None:
-    """Look into message tables; note each that answers, and each that does not, or is a foreign table."""
+def search_tables(tables: Mapping[str, TableSettings], found: Coverage, look: Callable[[str, TableView], None]) -> None:
     for source, settings in tables.items():
         try:
-            with opened_table(source, settings) as view:
+            with opened_rows(source, settings) as view:
                 look(source, view)
-            coverage.databases.append(source)
+            found.databases.append(source)
         except ConfigurationError as error:
-            coverage.miss(f"table source {source}", str(error), is_fault=True)
+            found.miss(f"table source {source}", str(error), is_fault=True)
 
 
 class LocalSearch(NamedTuple):
@@ -88,7 +83,11 @@ class LocalSearch(NamedTuple):
             return
         if outcome is Outcome.ROLLED_BACK and not view.was_rolled_back(xid_of(id_)):
             outcome = Outcome.TOO_OLD  # it has no row in this table: it may have some in others
-        progress, committed = (view.progress() or (None, None))[1], self._committed(source)
+        progress, committed = (view.progress() or (None, None))[1], None
+        try:
+            committed = read_committed(self.kafka, self.channel, source) if self.kafka is not None else None
+        except ConfigurationError as error:
+            found.miss(f"progress of source {source} in Kafka", str(error))
         waiting, discarded = view.find(id_)  # after the progress: what has gone since was delivered
         delivered = view.find_delivered(id_)  # after the rows: their evidence is there when they have gone
         if max(len(waiting), len(discarded), len(delivered)) >= ROWS:
@@ -107,23 +106,16 @@ class LocalSearch(NamedTuple):
                 found.delivered |= {row.id} if is_delivered else set()
             else:
                 self._take(source, EventKind.WAITS, row, row.detail and f", {row.detail}")
-        for row in discarded:
-            self._take(source, EventKind.REFUSED, row, f": {row.detail}")
-        for row in delivered:
-            self._take(source, EventKind.DELIVERED, row, f", {row.detail}")
+        gone = [(EventKind.REFUSED, row, f": {row.detail}") for row in discarded]
+        gone += [(EventKind.DELIVERED, row, f", {row.detail}") for row in delivered]
+        for one in gone:
+            self._take(source, *one)
         self._note_successors(source, view.successors(id_))
 
     def _note_successors(self, source: str, successors: Iterable[tuple[str, int]]) -> None:
         for new, at_ms in successors:
             as_new = f"as {new} ({utc(at_ms)}): `outbox trace {new}`"
             self.found.note(TimelineEvent(at_ms, EventKind.AGAIN, source, None, None, None, as_new))
-
-    def _committed(self, source: str) -> Committed | None:
-        try:
-            return read_committed(self.kafka, self.channel, source) if self.kafka is not None else None
-        except ConfigurationError as error:
-            self.found.miss(f"progress of source {source} in Kafka", str(error))
-            return None
 
     def _take(self, source: str, what: EventKind, row: FoundRow, more: str) -> None:
         found, detail = self.found, f"for {row.topic}, service {row.service}{more}"
@@ -143,17 +135,14 @@ class TopicSearch:
     found: Findings
     since: int
     _place: Span | None = None  # where its halves are, by its row or an op
-    # by topic and position: the partition that a message names, and its key
-    _targets: dict[str, dict[int, tuple[int, bytes | None]]] = field(default_factory=dict)
+    _targets: dict[str, dict[int, tuple[int, bytes | None]]] = field(default_factory=dict)  # partition, key by position
     _real_since: int | None = None
     _lane: tuple[bytes | None, str, int] = (None, "", 0)  # ordering key, service and half partition
 
     def search(self, rows: Iterable[Row], more: Iterable[str]) -> None:
         """Read the channel's topics, but for a transaction of table mode, and the real topics of its halves or rows.
 
-        Args:
-            rows: Its callback rows, which name the place of its halves.
-            more: Real topics to search, too: when the halves are gone, nothing else names them.
+        Its callback rows name the place of its halves. When these are gone, only `more` names its real topics.
         """
         for row in rows:
             if row.topic_id == self.channel.half.id:
@@ -164,7 +153,11 @@ class TopicSearch:
         with SpanReader(self.kafka, self.channel.channel.relay_group) as reader:
             walk = Walk(reader, self.found)
             if not self.found.is_of_rows:
-                self._read_channel(walk)
+                numbers, since = self.channel.numbers(), reader.since
+                for topic in (self.channel.op.name, self.channel.verdict.name):
+                    walk.read(since(topic, numbers, self.since), self._take_op, self._mentions)
+                walk.read(since(self.channel.discard.name, numbers, self.since), self._take_discard, self._mentions)
+                walk.read(self._half_spans(reader), self._take_half, self._mentions)
             self.found.topics.update(self._targets, more)
             for topic in sorted(self.found.topics):
                 self._read_real(walk, topic)
@@ -175,15 +168,7 @@ class TopicSearch:
             own = (one.detail for one in earlier.found if one.id.startswith(self.found.transaction_id))
             self.found.behind = next(own, "")
 
-    def _read_channel(self, walk: Walk) -> None:
-        names, numbers, since = self.channel.channel, range(self.channel.partitions), walk.reader.since
-        for topic in (names.op_topic, names.verdict_topic):
-            walk.read(since(topic, numbers, self.since), self._take_op, self._mentions)
-        walk.read(since(names.discard_topic, numbers, self.since), self._take_discard, self._mentions)
-        walk.read(self._half_spans(walk.reader), self._take_half, self._mentions)
-
     def _half_spans(self, reader: SpanReader) -> list[Span]:
-        """Where its halves are, if that is known; else all partitions, from the time on."""
         place = self._place
         if place is None:
             return reader.since(self.channel.half.name, range(self.channel.partitions), self.since)
@@ -197,9 +182,7 @@ class TopicSearch:
         """Read the partitions that the keys choose, then the others: the topic may have had fewer."""
         if not (there := walk.partitions(topic)):
             return
-        since = self.since
-        if self._real_since is not None:
-            since = self._real_since - SKEW_MS
+        since = self.since if self._real_since is None else self._real_since - SKEW_MS
         chosen = {
             named if named != ANY_PARTITION or key is None else partition_for_key(key, len(there))
             for named, key in self._targets.get(topic, {}).values()
@@ -225,7 +208,6 @@ class TopicSearch:
         return any(value is not None and id_ in value for _, value in headers_of(message))
 
     def _know(self, partition: int, first: int, last: int) -> None:
-        """Note that its halves are here."""
         if first > NO_OFFSET and self._place is None and partition < self.channel.partitions:
             self._place = Span(self.channel.half.name, partition, first, last + 1)
 
@@ -258,9 +240,7 @@ class TopicSearch:
             return
         control = half.control
         self._targets.setdefault(control.topic, {})[control.position] = (control.partition, message.key())
-        own = control.options.timestamp
-        stamped = half.append_time if own is None else min(own, half.append_time)
-        self._real_since = stamped if self._real_since is None else min(stamped, self._real_since)
+        self._real_since = min(half.stamped_ms, half.stamped_ms if self._real_since is None else self._real_since)
         self._lane = control.ordering_key(message.key()), control.service, half.partition
         detail = f"for {control.topic}, service {control.service}, truth {control.truth}"
         self._note(EventKind.HALF, message, detail, control.position)
@@ -281,11 +261,9 @@ class TopicSearch:
         headers = dict(headers_of(message))
         id_, _, position = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
         if id_ == self.found.transaction_id and position.isdecimal():
-            late = headers.get(LATE_HEADER)
             kind, ms = message.timestamp()
-            detail = f"read_committed readers see it; timestamp {utc(ms)}"
-            if late:
-                detail += f"; late: {late.decode(errors='replace')}"
+            late = (headers.get(LATE_HEADER) or b"").decode(errors="replace")
+            detail = f"read_committed readers see it; timestamp {utc(ms)}{late and f'; late: {late}'}"
             time_ms = ms if kind == TIMESTAMP_LOG_APPEND_TIME else None
             self._note(EventKind.VISIBLE, message, detail, int(position), time_ms=time_ms)
 
@@ -297,26 +275,19 @@ class TopicSearch:
 
 @dataclass
 class KeySearch(Coverage):
-    """Searches for one key; collects what was found, what was read, and what was not.
-
-    Args:
-        topics: Real topics that count; none: all, and no real topic is read.
-        service: The service that counts; None: all. Records of real topics do not name theirs.
-        rows: Ids of the rows that were found, by table source.
-    """
+    """Searches for one key; collects what was found, what was read, and what was not."""
 
     key: bytes
-    topics: Collection[str]
-    service: str | None
+    topics: Collection[str]  # real topics that count; none: all, and no real topic is read
+    service: str | None  # that counts; None: all; records of real topics do not name theirs
     found: list[FoundMessage] = field(default_factory=list)
-    rows: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    rows: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # ids, by table source
     _first: dict[tuple[str, bytes | None, int], Half] = field(default_factory=dict)  # by service, ordering key, place
 
     def __post_init__(self) -> None:
         self._encoded = base64.b64encode(self.key)
 
     def look_into_table(self, source: str, view: TableView) -> None:
-        """Search the rows that wait and those that are discarded."""
         waiting, discarded = view.find(self.key)
         if max(len(waiting), len(discarded)) >= ROWS:
             self.miss(f"table source {source}", f"more than {ROWS} rows of this key")
@@ -327,7 +298,6 @@ class KeySearch(Coverage):
                 self.rows[source].append(row.id)
 
     def halves(self, kafka: Mapping[str, str], channel: ChannelDescription, *only: int) -> None:
-        """Search the halves that are not settled, in all half partitions or only some."""
         progress, unread = read_progress(kafka, channel, only or channel.numbers())
         self.unread += unread
         with SpanReader(kafka, channel.channel.relay_group) as reader:
@@ -337,25 +307,20 @@ class KeySearch(Coverage):
                 for span, is_unsettled in unsettled_spans(whole, found.half):
                     walk.read([span], partial(self._take_half, is_unsettled))
 
-    def channel_topics(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
-        """Search the halves that are not settled, and the discard topic."""
+    def search(self, kafka: Mapping[str, str], channel: ChannelDescription, since_ms: int | None) -> None:
+        """Search the channel, and from a time on the key's partition of each topic that was named."""
         self.halves(kafka, channel)
+        dead: dict[bytes, FoundMessage] = {}
         with SpanReader(kafka, channel.channel.relay_group) as reader:
             walk = Walk(reader, self)
-            spans = [reader.whole(channel.channel.discard_topic, number) for number in range(channel.partitions)]
-            dead: dict[bytes, FoundMessage] = {}
+            spans = [reader.whole(channel.discard.name, number) for number in channel.numbers()]
             walk.read(spans, partial(self._take_discarded, dead))
-        for message in dead.values():
-            self._note(message)
-
-    def real_topics(self, kafka: Mapping[str, str], group: str, since_ms: int) -> None:
-        """Search the key's partition of each topic that was named, from a time on, ms since 1970."""
-        with SpanReader(kafka, group) as reader:
-            walk = Walk(reader, self)
-            for topic in sorted(self.topics):
+            for message in dead.values():
+                self._note(message)
+            for topic in sorted(self.topics) if since_ms is not None else ():
                 if there := walk.partitions(topic):
                     number = partition_for_key(self.key, len(there))
-                    walk.read(reader.since(topic, [number], since_ms), self._take_real)
+                    walk.read(reader.since(topic, [number], since_ms or 0), self._take_real)
 
     def _note(self, message: FoundMessage) -> bool:
         counts = (not self.topics or message.topic in self.topics) and self.service in {None, message.service or None}

@@ -16,40 +16,22 @@ from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.topic_description import TopicDescription
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable
-from outbox.operator.reading.table_view import TableView, refusal_to_write, table_connection
+from outbox.operator.reading.table_view import Delivered, TableView, opened_table, refusal_to_write
 from outbox.operator.settings import OperatorSettings
+from outbox.operator.state import waiting_rows
 from outbox.operator.state.channel_state import Condition, SourceState
 from outbox.operator.state.repairs import NOT_BEGUN
-from outbox.operator.state.waiting_rows import (
-    SourceWaits,
-    TopicRows,
-    TopicState,
-    Waits,
-    age_of,
-    all_of,
-    is_any_closed,
-    reasons,
-)
+from outbox.operator.state.waiting_rows import SourceWaits, TopicRows, TopicState, Waits
 from outbox.protocol.names import Channel, is_topic_name
 
-ROWS = 500_000
-"""Rows that are counted; more are reported as more."""
-
-ROWS_IN_ORDER = 100_000
-"""Rows whose order is looked at: a relay lets no more wait for topics."""
-
-LOOKS = 5
-"""Looks at progress that moves meanwhile; then an owner is at work, and the numbers fit."""
+ROWS = 500_000  # rows that are counted; more are reported as more
+ROWS_IN_ORDER = 100_000  # rows whose order is looked at: a relay lets no more wait for topics
+LOOKS = 5  # looks at progress that moves meanwhile; then an owner is at work, and the numbers fit
 
 
 def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -> list[SourceState]:
-    """Return the states of all table sources of the settings; what does not answer is part of them."""
     reporter = SourceReporter(settings.client_properties(), settings.channel_names(), is_unreachable=is_unreachable)
     return [reporter.report(name, table_of(one), one.connection_string()) for name, one in settings.tables.items()]
-
-
-Delivered = MessageTable | ForeignSource
-"""A table that a relay delivers."""
 
 
 def table_of(settings: TableSettings) -> Delivered:
@@ -59,30 +41,20 @@ def table_of(settings: TableSettings) -> Delivered:
 
 @dataclass
 class SourceReporter:
-    """Looks at table sources.
-
-    Args:
-        is_unreachable: Whether Kafka did not answer. It is not asked again then, also after a report that found so.
-        writes: Whether this client has a relay's rights, so that a right to write that it lacks is a reason.
-    """
+    """Looks at table sources; Kafka is not asked again once it did not answer."""
 
     kafka: Mapping[str, str]
     channel: Channel
-    is_unreachable: bool = False
-    writes: bool = False
+    is_unreachable: bool = False  # whether Kafka did not answer
+    writes: bool = False  # whether this client has a relay's rights, so that a right to write that it lacks is a reason
     _admin: AdminClient | None = None
 
     def report(self, source: str, table: Delivered, dsn: str) -> SourceState:
-        """Return the state of a source; what does not answer is part of it.
-
-        Of a foreign table the progress and the discarded rows are read.
-        """
-        foreign = table if isinstance(table, ForeignSource) else None
-        found, broken = SourceState(source, table.full_name, foreign is not None), ""
+        found, broken = SourceState(source, table.full_name, isinstance(table, ForeignSource)), ""
         try:
-            with table_connection(source, table.names, dsn, foreign=foreign) as opened:
-                broken = "; ".join(map(str, breaches(opened, table.places)))
-                self._look(found, TableView(table, opened))
+            with opened_table(source, table, dsn) as view:
+                broken = "; ".join(map(str, breaches(view.connection, table.places)))
+                self._look(found, view)
                 if broken:  # a relay halts it (R75)
                     found.condition, found.why = Condition.HALTED, broken
         except ConfigurationError as error:
@@ -103,7 +75,7 @@ class SourceReporter:
         topics = view.by_topic(ROWS)
         found.rows = sum(one.rows for one in topics)
         found.more_rows = found.rows >= ROWS
-        found.age_ms = max((age_of(one.started_us, now) for one in topics), default=None)
+        found.age_ms = max((waiting_rows.age_of(one.started_us, now) for one in topics), default=None)
         found.waiting = self._reasons(found, view, topics, now)
         found.later, found.overdue = view.later(ROWS)
         found.in_delivery = len(progress.ids) - progress.missing if progress else 0
@@ -154,13 +126,13 @@ class SourceReporter:
             states = self._states({one.topic for one in topics})
         except (ConfigurationError, KafkaException) as error:
             found.not_read.append(f"its real topics: {error}")
-            return all_of(Waits.NOT_KNOWN, topics, now)
-        if not is_any_closed(topics, states):
-            return all_of(Waits.NEXT, topics, now)
+            return waiting_rows.all_of(Waits.NOT_KNOWN, topics, now)
+        if not waiting_rows.is_any_closed(topics, states):
+            return waiting_rows.all_of(Waits.NEXT, topics, now)
         rows = view.rows(ROWS_IN_ORDER)
         if more := {row.topic for row in rows} - states.keys():
             states |= self._states(more)
-        return reasons(rows, states, now)
+        return waiting_rows.reasons(rows, states, now)
 
     def _states(self, names: Collection[str]) -> dict[str, TopicState]:
         return topic_states(self._ask_kafka(), names, writes=self.writes)
@@ -178,20 +150,14 @@ def refusing(admin: AdminClient, names: Collection[str], *, writes: bool = False
     return [one for one in states if one.reason is not Waits.NEXT]
 
 
-def read_committed(
-    kafka: Mapping[str, str], channel: Channel, source: str, *, stable: bool = False
-) -> Committed | None:
-    """Return the progress of a table source in Kafka; None: there is none.
-
-    If it is to be stable, an open Kafka transaction of the owner is waited for.
-    """
+def read_committed(kafka: Mapping[str, str], channel: Channel, name: str, *, stable: bool = False) -> Committed | None:
+    """Return the progress of a source in Kafka; if `stable`, an open Kafka transaction of the owner ends first."""
     place = channel.progress
-    found = committed_checkpoints(kafka, channel.table_group(source), [place], stable=stable).get(place)
+    found = committed_checkpoints(kafka, channel.table_group(name), [place], stable=stable).get(place)
     return None if found is None else Committed.parse(found.offset, found.metadata)
 
 
 def topic_state(name: str, topic: TopicDescription | None, *, writes: bool = False) -> TopicState:
-    """Return what keeps a real topic from taking messages, as far as this client may see."""
     if topic is None:
         return TopicState(name, 0, Waits.TOPIC_MISSING, f"topic {name} does not exist")
     if topic.lacks and (writes or not topic.lacks.startswith("WRITE ")):

@@ -1,12 +1,9 @@
-"""A message table as an operator sees it: what waits, who owns it, what is discarded. Nothing is written.
-
-And the connections to its database.
-"""
+"""A message table as an operator sees it: what waits, who owns it, what is discarded; and connections to databases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, LiteralString, NamedTuple
 
 import psycopg
@@ -22,17 +19,12 @@ from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, TableError
 from outbox.operator.state.waiting_rows import TopicRows, WaitingRow
 from outbox.protocol.identifiers import message_id, started_us_of, table_transaction_id, xid_of
-from outbox.settings import TableNames
 
 CONNECT_SECONDS = 5
-
-IDLE_SECONDS = 60
-"""How long a command may be idle in a transaction."""
-
+Connection = psycopg.Connection[Any]
+IDLE_SECONDS = 60  # how long a command may be idle in a transaction
 _OPTIONS = "-c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
-
-IN_TABLES = "the setting tables"
-"""Where an operator corrects the connection string of a table source."""
+IN_TABLES = "the setting tables"  # where an operator corrects the connection string of a table source
 
 
 class DatabaseUnreachable(ConfigurationError):  # noqa: N818 - the name describes the state of the database
@@ -40,7 +32,6 @@ class DatabaseUnreachable(ConfigurationError):  # noqa: N818 - the name describe
 
 
 def remedy(error: ConfigurationError, dsn: str) -> str:
-    """Return what helps after an error of `table_connection()`."""
     if isinstance(error, DatabaseUnreachable):
         return connection_remedy(dsn, IN_TABLES, str(error))
     return f"correct {IN_TABLES}, or the rights of this role"
@@ -55,11 +46,10 @@ def refusal_to_write(dsn: str) -> str:
     return ""
 
 
-def operator_session(silence: str, dsn: str, *, writes: bool) -> psycopg.Connection[Any]:
+def operator_session(silence: str, dsn: str, *, writes: bool) -> Connection:
     """Connect to a primary in autocommit; without `writes` the server sees to it that nothing is written.
 
-    Args:
-        silence: Beginning of the sentence that it does not answer.
+    `silence` is the beginning of the sentence that it does not answer.
     """
     read_only = "" if writes else " -c default_transaction_read_only=on"
     try:
@@ -78,40 +68,28 @@ def operator_session(silence: str, dsn: str, *, writes: bool) -> psycopg.Connect
         raise DatabaseUnreachable(f"{silence}: {connection_problem(error, dsn)}") from error
 
 
-@contextmanager
-def table_connection(
-    source: str, names: TableNames, dsn: str, *, writes: bool = False, foreign: ForeignSource | None = None
-) -> Iterator[psycopg.Connection[Any]]:
-    """Connect to the primary in autocommit; errors inside the block become sentences.
+Delivered = MessageTable | ForeignSource  # a table that a relay delivers
 
-    Args:
-        writes: False: nothing is written, and the server sees to it.
-        foreign: The foreign table that is delivered; None: a message table.
-    """
-    silence = f"The database of table source {source} cannot be asked"
-    with operator_session(silence, dsn, writes=writes) as connection:
+
+@contextmanager
+def opened_table(source: str, table: Delivered, dsn: str, *, writes: bool = False) -> Iterator[TableView]:
+    """Open a table, see `operator_session()`; errors inside the block become sentences."""
+    with operator_session(f"The database of table source {source} cannot be asked", dsn, writes=writes) as connection:
         try:
-            yield connection
+            yield TableView(table, connection)
         except psycopg.Error as error:
             role = connection.info.user
             right = f"--relay-role {written(role)}" if writes else ""
-            right = foreign.relay_right(role) if foreign else right
-            explained = explanation_of(error, names.schema, names.source, right)
+            right = table.relay_right(role) if isinstance(table, ForeignSource) else right
+            explained = explanation_of(error, table.names.schema, table.names.source, right)
             raise (TableError if explained else ConfigurationError)(
                 f"Table source {source}: {explained or query_problem(error)}"
             ) from error
 
 
-@contextmanager
-def opened_table(source: str, settings: TableSettings, *, writes: bool = False) -> Iterator[TableView]:
-    """Open the message table of a source; for errors, and for `writes`, see `table_connection()`.
-
-    Raises:
-        ConfigurationError: It is a foreign table.
-    """
-    names = settings.message_names()
-    with table_connection(source, names, settings.connection_string(), writes=writes) as connection:
-        yield TableView(MessageTable(names), connection)
+def opened_rows(source: str, settings: TableSettings, *, writes: bool = False) -> AbstractContextManager[TableView]:
+    """Open the message table of a source; a foreign table is a `ConfigurationError`."""
+    return opened_table(source, MessageTable(settings.message_names()), settings.connection_string(), writes=writes)
 
 
 _BY_TOPIC: LiteralString = (
@@ -160,27 +138,20 @@ _BACKEND: LiteralString = (
     " AND transactionid::text::bigint = %(xid)s %% 4294967296"
 )
 
-ROWS = 10_000
-"""Rows of one transaction or key that are read of a table at most."""
+ROWS = 10_000  # rows of one transaction or key that are read of a table at most
 
 
 class FoundRow(NamedTuple):
-    """A row that waits or is discarded, or the evidence that it was delivered.
-
-    Args:
-        stamped_ms: The lowest timestamp that its record can have, ms since 1970.
-        detail: Why it is discarded, in which batch it was delivered, or for what time it waits; empty: it waits.
-        at_ms: When that was, ms since 1970; 0: it waits.
-    """
+    """A row that waits or is discarded, or the evidence that it was delivered."""
 
     xid: int
     id: int
     started_us: int
     service: str
     topic: str
-    stamped_ms: int
-    detail: str
-    at_ms: int
+    stamped_ms: int  # the lowest timestamp that its record can have, ms since 1970
+    detail: str  # why it is discarded, in which batch it was delivered, or for what time it waits; empty: it waits
+    at_ms: int  # when that was, ms since 1970; 0: it waits
 
     @property
     def message(self) -> str:
@@ -193,7 +164,7 @@ class TableView:
     All methods raise `psycopg.Error` if the database does not answer, or the tables or rights are missing.
     """
 
-    def __init__(self, table: MessageTable | ForeignSource, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, table: Delivered, connection: Connection) -> None:
         self.table = table
         self.connection = connection
         self._source = identifier(table.names.schema, table.names.source)
@@ -202,7 +173,6 @@ class TableView:
         return self.connection.execute(self.table.compose(statement), parameters).fetchall()
 
     def now_ms(self) -> int:
-        """Return the database's time, ms since 1970."""
         ((now,),) = self.all(_NOW)
         return int(now)
 
@@ -216,7 +186,6 @@ class TableView:
         return bool(self.all(_EVIDENCE))
 
     def owner(self) -> Owner | None:
-        """Return the session that holds the owner's lock; None: none does."""
         row = self.connection.execute(OWNER, {"source": self._source}).fetchone()
         return None if row is None else Owner(*row)
 
@@ -225,7 +194,6 @@ class TableView:
         return "".join(why for (why,) in self.all(HALTED))
 
     def by_topic(self, most: int) -> list[TopicRows]:
-        """Return how many rows wait for each topic, of the first rows of the table."""
         return [TopicRows(*row) for row in self.all(_BY_TOPIC, {"most": most})]
 
     def later(self, most: int) -> tuple[int, int]:
@@ -234,11 +202,9 @@ class TableView:
         return later, overdue
 
     def rows(self, most: int) -> list[WaitingRow]:
-        """Return the first rows of the table, without their values."""
         return [WaitingRow(*row) for row in self.all(_ROWS, {"most": most})]
 
     def discarded(self) -> dict[str, int]:
-        """Return how many rows are discarded, by reason."""
         return dict(self.all(_REASONS))
 
     def find(self, wanted: str | bytes) -> tuple[list[FoundRow], list[FoundRow]]:
@@ -247,10 +213,10 @@ class TableView:
         By key the message table is scanned, whose rows are few by nature.
         """
         which = _OF_KEY if isinstance(wanted, bytes) else _LOCAL
-        parameters = {"key": wanted} if isinstance(wanted, bytes) else local_of(wanted)
-        waiting = self.all(_SCHEDULED + which, {**parameters, "most": ROWS})  # before them: none is missed
-        waiting += self.all(_WAITING + which, {**parameters, "most": ROWS})
-        discarded = self.all(_DISCARDED + which, {**parameters, "most": ROWS})
+        parameters = {"most": ROWS, **({"key": wanted} if isinstance(wanted, bytes) else local_of(wanted))}
+        waiting = self.all(_SCHEDULED + which, parameters)  # before those that wait: none is missed
+        waiting += self.all(_WAITING + which, parameters)
+        discarded = self.all(_DISCARDED + which, parameters)
         return [FoundRow(*row) for row in waiting], [FoundRow(*row) for row in discarded]
 
     def find_delivered(self, transaction_id: str) -> list[FoundRow]:
@@ -269,7 +235,6 @@ class TableView:
             return False
 
     def backend_of(self, xid: int) -> int | None:
-        """Return the process id of the backend in which a transaction is open; None: in none."""
         row = self.connection.execute(_BACKEND, {"xid": xid}).fetchone()
         return None if row is None else int(row[0])
 

@@ -10,8 +10,7 @@ from outbox._kafka.range_reader import Span, SpanReader, cut_spans
 from outbox.operator.state.coverage import Coverage, Searched
 from outbox.protocol.errors import ProtocolError
 
-RECORDS = 1_000_000
-"""Records that are read of a topic at most."""
+RECORDS = 1_000_000  # records that are read of a topic at most
 
 
 @dataclass
@@ -24,7 +23,6 @@ class Walk:
     narrower: str = "narrow it with --since"
 
     def partitions(self, topic: str) -> range:
-        """Return the partitions of a real topic; that there are none is noted."""
         there = self.reader.partitions(topic)
         if not there:
             self.coverage.miss(topic, "the topic does not exist, or may not be described", is_fault=True)

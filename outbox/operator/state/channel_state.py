@@ -32,7 +32,7 @@ class SourceState:
     table: str
     foreign: bool = False  # whether it is a foreign table, whose rows are not counted
     condition: Condition = Condition.UNREACHABLE
-    why: str | None = None  # why it is not, or what could not be read
+    why: str | None = None  # why it is not served, or what could not be read
     owner_pid: int | None = None
     owner_address: str | None = None
     rows: int | None = None  # rows of the table, at most so many as are counted
@@ -51,36 +51,27 @@ class SourceState:
 
     @property
     def is_unread(self) -> bool:
-        """Whether something of it could not be read."""
         return bool(self.not_read) or self.condition is Condition.UNREACHABLE
 
 
 @dataclass
 class ChannelState:
-    """What waits in a channel: transactions of halves, and rows by table source.
-
-    Args:
-        tables_only: Whether it has no half mode.
-        refusing: Real topics of the listed transactions that take no messages.
-        discarded: Transactions of halves that are discarded, by reason.
-        members: How many relays and checkers serve it, by service; None: not known.
-        silence: Why Kafka was not asked; None: it was.
-    """
+    """What waits in a channel: transactions of halves, and rows by table source."""
 
     channel: str
     now_ms: int
-    tables_only: bool = False
+    tables_only: bool = False  # whether it has no half mode
     sums: list[ServiceSum] = field(default_factory=list)
     sums_not_listed: int = 0
     transactions: list[UnsettledTransaction] = field(default_factory=list)
-    refusing: list[TopicState] = field(default_factory=list)
+    refusing: list[TopicState] = field(default_factory=list)  # real topics of those listed that take no messages
     not_listed: int = 0
     malformed_halves: int = 0
-    discarded: Mapping[str, int] = field(default_factory=dict)
+    discarded: Mapping[str, int] = field(default_factory=dict)  # transactions of halves that are discarded, by reason
     not_read: list[Gap] = field(default_factory=list)
-    members: Mapping[str, int | None] = field(default_factory=dict)
+    members: Mapping[str, int | None] = field(default_factory=dict)  # that serve it, by service; None: not known
     tables: list[SourceState] = field(default_factory=list)
-    silence: Exception | None = field(default=None, repr=False)
+    silence: Exception | None = field(default=None, repr=False)  # why Kafka was not asked; None: it was
 
     def take(self, found: Gathering, limit: int) -> None:
         """Take what was gathered of halves, up to a limit: the largest sums, and the oldest transactions."""
@@ -88,5 +79,5 @@ class ChannelState:
         self.sums, self.sums_not_listed = sums[:limit], len(sums[limit:])
         self.discarded = found.discarded
         self.transactions = found.oldest()[:limit]
-        self.not_listed = found.total() - len(self.transactions)
+        self.not_listed = sum(one.undecided + one.decided for one in sums) - len(self.transactions)
         self.malformed_halves = found.malformed

@@ -7,19 +7,13 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What was not read: a place, which is topic, partition and offsets or what else was not asked, and why.
-
-    Args:
-        topic: The real topic that it is of; empty: of none.
-        partition: The half partition that it is of; None: of none.
-        is_fault: Whether it cannot be read at all, as opposed to being more than is read.
-    """
+    """What was not read: a place, which is topic, partition and offsets or what else was not asked, and why."""
 
     place: str
     why: str
-    topic: str = field(default="", repr=False)
-    partition: int | None = field(default=None, repr=False)
-    is_fault: bool = field(default=False, repr=False)
+    topic: str = field(default="", repr=False)  # the real topic that it is of; empty: of none
+    partition: int | None = field(default=None, repr=False)  # the half partition that it is of; None: of none
+    is_fault: bool = field(default=False, repr=False)  # whether it cannot be read at all; else it is more than is read
 
     def __str__(self) -> str:
         return f"{self.place}: {self.why}"
@@ -48,11 +42,9 @@ class Coverage:
 
     @property
     def has_fault(self) -> bool:
-        """Whether something could not be read at all."""
         return any(gap.is_fault for gap in self.unread)
 
     def covered(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return {"databases": self.databases, "searched": self.searched, "not_searched": self.unread}
 
     def lines(self, since: str) -> Iterator[str]:

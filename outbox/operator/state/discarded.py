@@ -33,22 +33,12 @@ class DiscardedTransaction:
 
     @classmethod
     def of(cls, manifest: Manifest, keep_ms: int) -> Self:
-        since, is_undecided = manifest.discarded_ms, manifest.reason is DiscardReason.UNDECIDED
-        return cls(
-            manifest.transaction_id,
-            manifest.service,
-            str(manifest.reason),
-            "; the last answer: ".join(filter(None, (manifest.detail, manifest.last_answer))),
-            len(manifest.positions),
-            manifest.first_append_time,
-            str(manifest.truth),
-            manifest.decision.name if manifest.decision else None,
-            manifest.partition,
-            str(manifest.positions),
-            discarded_ms=since,
-            expires_ms=None if is_undecided else since + keep_ms,
-            manifest=manifest,
-        )
+        since, decision = manifest.discarded_ms, manifest.decision.name if manifest.decision else None
+        detail = "; the last answer: ".join(filter(None, (manifest.detail, manifest.last_answer)))
+        of = (manifest.transaction_id, manifest.service, str(manifest.reason), detail, len(manifest.positions))
+        halves = (str(manifest.truth), decision, manifest.partition, str(manifest.positions))
+        expires_ms = None if manifest.reason is DiscardReason.UNDECIDED else since + keep_ms
+        return cls(*of, manifest.first_append_time, *halves, None, since, expires_ms, manifest)
 
     @property
     def topic(self) -> str:

@@ -15,13 +15,10 @@ class StoredHalf(NamedTuple):
 
 
 def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -> HalfCheckpoint:
-    """Return the checkpoint of a half partition from its beginning.
+    """Return the checkpoint of a half partition from its beginning, by all its halves in the order of their offsets.
 
     A transaction is delivered whole, so that each of its halves is settled. All others are owed: a relay gets their
     decisions, and delivers them, rolls them back or discards them.
-
-    Args:
-        halves: All that the half partition has, in the order of their offsets.
     """
     owed: list[int] = []
     kept, head = 0, 0
@@ -34,9 +31,7 @@ def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -
     return HalfCheckpoint(unsettled[0].start if unsettled else head, head, unsettled)
 
 
-NOT_BEGUN = Progress("not begun", 0, 0, ())
-"""Progress of a source that was never served."""
-
+NOT_BEGUN = Progress("not begun", 0, 0, ())  # progress of a source that was never served
 _OTHER_NAME = "give this table another name in the setting tables of every relay"
 NEW = (
     "nothing shows that this table was ever delivered: if no other one is delivered under this name any more, "
@@ -55,16 +50,15 @@ class Repair(NamedTuple):
     incarnation: str = ""  # the incarnation that both have afterwards
 
 
+NO_REPAIR = Repair("")
+
+
 def repair(source: str, name: str, progress: Progress, committed: Committed | None, back: int = 0) -> Repair:
-    """Return what resuming a source means.
+    """Return what resuming a source means, of a table that is delivered under a name.
 
     The number of Kafka is kept, because only an owner can write it, in the Kafka transaction of a batch. A former
-    owner that still commits one changes it, and then the source halts again.
-
-    Args:
-        name: The name under which the table is delivered.
-        committed: What Kafka holds; None: nothing.
-        back: How many rows wait that have left the table before (R72).
+    owner that still commits one changes it, and then the source halts again. `back` rows have left the table before
+    (R72).
     """
     if name != source:
         why = f"the table is delivered as source {name!r}, not {source!r}"

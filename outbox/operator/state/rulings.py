@@ -39,7 +39,7 @@ class DecisionStep(enum.Enum):
 
 
 class Ruling(NamedTuple):
-    """What follows."""
+    """What follows, and why."""
 
     step: DecisionStep
     why: str
@@ -73,27 +73,25 @@ _EITHER_WAY = {
     **{standing: Ruling(DecisionStep.REFUSE, why) for standing, why in _REFUSED_EITHER_WAY.items()},
 }
 
-RULINGS: dict[tuple[OpKind, SourceState], Ruling] = {
+_CONTRADICTED = {
+    (OpKind.COMMIT, SourceState.ROLLED_BACK): "it has a rollback row: it was decided ROLLBACK, and its application got "
+    "the error; publish its messages again",
+    (OpKind.COMMIT, SourceState.LISTENER_ROLLED_BACK): "its listener answered ROLLBACK, and no answer differs; publish "
+    "its messages again",
+    (OpKind.ROLLBACK, SourceState.COMMITTED): "it has committed: it has a row; it is delivered once a relay reads an "
+    "op marker or asks",
+    (OpKind.ROLLBACK, SourceState.LISTENER_COMMITTED): "its listener answered COMMIT, and no answer differs: it is "
+    "about to be delivered",
+}
+
+RULINGS: dict[tuple[OpKind, SourceState], Ruling] = {  # every case there is
     **{(kind, standing): it for kind in (OpKind.COMMIT, OpKind.ROLLBACK) for standing, it in _EITHER_WAY.items()},
+    **{case: Ruling(DecisionStep.REFUSE, why) for case, why in _CONTRADICTED.items()},
     (OpKind.COMMIT, SourceState.COMMITTED): Ruling(DecisionStep.MARK, _AGAIN),
-    (OpKind.COMMIT, SourceState.ROLLED_BACK): Ruling(
-        DecisionStep.REFUSE,
-        "it has a rollback row: it was decided ROLLBACK, and its application got the error; publish its messages again",
-    ),
     (OpKind.COMMIT, SourceState.LISTENER_COMMITTED): Ruling(DecisionStep.MARK, _SAME),
-    (OpKind.COMMIT, SourceState.LISTENER_ROLLED_BACK): Ruling(
-        DecisionStep.REFUSE, "its listener answered ROLLBACK, and no answer differs; publish its messages again"
-    ),
-    (OpKind.ROLLBACK, SourceState.COMMITTED): Ruling(
-        DecisionStep.REFUSE, "it has committed: it has a row; it is delivered once a relay reads an op marker or asks"
-    ),
     (OpKind.ROLLBACK, SourceState.ROLLED_BACK): Ruling(DecisionStep.MARK, _AGAIN),
-    (OpKind.ROLLBACK, SourceState.LISTENER_COMMITTED): Ruling(
-        DecisionStep.REFUSE, "its listener answered COMMIT, and no answer differs: it is about to be delivered"
-    ),
     (OpKind.ROLLBACK, SourceState.LISTENER_ROLLED_BACK): Ruling(DecisionStep.MARK, _SAME),
 }
-"""Every case there is."""
 
 YOUNG = Ruling(
     DecisionStep.REFUSE,
@@ -108,12 +106,11 @@ def of_listener(found: UnsettledTransaction) -> SourceState | None:
         return None
     if found.decision is None or found.disputed:
         return SourceState.LISTENER
-    committed = found.decision.kind is OpKind.COMMIT
-    return SourceState.LISTENER_COMMITTED if committed else SourceState.LISTENER_ROLLED_BACK
+    is_commit = found.decision.kind is OpKind.COMMIT
+    return SourceState.LISTENER_COMMITTED if is_commit else SourceState.LISTENER_ROLLED_BACK
 
 
 def of_row(row: Row, topic_id: str) -> SourceState:
-    """Return the state of a transaction with a row, for the id of the half topic."""
     if not row.committed:
         return SourceState.ROLLED_BACK
     if row.damage:

@@ -17,9 +17,7 @@ from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
 
 _VERSION_7 = 7
-
-LISTED = 5
-"""Messages that a sentence names at most."""
+LISTED = 5  # messages that a sentence names at most
 
 
 class EventKind(enum.StrEnum):
@@ -41,64 +39,41 @@ class EventKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """Something that happened to a transaction.
+    """Something that happened to a transaction."""
 
-    Args:
-        time_ms: When, ms since 1970: the broker's time of the record's append, or the database's time; None if it is
-            not known, as on a real topic whose records carry the timestamps of their halves or users.
-        place: Topic, or name of the database in the checker's settings, or of the table source.
-        partition: Of the topic; None for a row.
-        offset: Of the record; None for a row.
-        position: Of the message, in table mode the id of its row; None for what is about the whole transaction.
-        kind: What an op or a row decides; None for all else.
-        counts: The positions that an op or a row counts; None for all else.
-    """
-
-    time_ms: int | None
+    time_ms: int | None  # by the broker or the database; None: a real topic's records have the times of their users
     what: EventKind
-    place: str
-    partition: int | None
-    offset: int | None
-    position: int | None
+    place: str  # topic, or name of the database in the checker's settings, or of the table source
+    partition: int | None  # of the topic; None for a row
+    offset: int | None  # of the record; None for a row
+    position: int | None  # of the message, in table mode the id of its row; None: of the whole transaction
     detail: str
-    kind: OpKind | None = field(default=None, repr=False)  # the detail names both
-    counts: Positions | None = field(default=None, repr=False)
+    kind: OpKind | None = field(default=None, repr=False)  # what an op or a row decides; the detail names both
+    counts: Positions | None = field(default=None, repr=False)  # the positions that it counts
 
 
 @dataclass
 class Findings(Coverage):
-    """What a search found of a transaction, where it looked, and where it did not; and who has to go on with it.
-
-    Args:
-        position: The one message that is of interest; None: all.
-        committed_row: Whether its callback row is a commit; None: no row was found.
-        outcomes: What message tables and Postgres have of a local transaction, by the table sources in whose databases
-            it may have been; `NOT_FOUND`: nothing any more.
-        backends: Process ids of the backends in which it is open, by source.
-        stamped_ms: The lowest timestamp of the records of its rows, ms since 1970; None: no row is left.
-        behind: The first unsettled transaction of its ordering key, and since when; empty: itself, or none was found.
-        since_ms: Topics were searched from here on, ms since 1970.
-        members: How many relays and checkers serve the channel, by service; None: not known.
-        refusing: Real topics for which it waits.
-        silence: Why Kafka was not asked; None: it was.
-    """
+    """What a search found of a transaction, where it looked, and where it did not; and who has to go on with it."""
 
     transaction_id: str
-    position: int | None = None
-    committed_row: bool | None = None
+    position: int | None = None  # the one message that is of interest; None: all
+    committed_row: bool | None = None  # whether its callback row is a commit; None: no row was found
     events: list[TimelineEvent] = field(default_factory=list)
-    outcomes: dict[str, Status] = field(default_factory=dict)
+    outcomes: dict[str, Status] = field(default_factory=dict)  # of a local transaction, by sources that may have had it
     sources: set[str] = field(default_factory=set)
-    backends: dict[str, int] = field(default_factory=dict)
+    backends: dict[str, int] = field(default_factory=dict)  # process ids of the backends in which it is open, by source
     topics: set[str] = field(default_factory=set)
-    stamped_ms: int | None = None
+    stamped_ms: int | None = None  # the lowest timestamp of the records of its rows; None: no row is left
     delivered: set[int] = field(default_factory=set)
-    behind: str = ""
+    behind: str = ""  # the first unsettled transaction of its ordering key, if that is another, and since when
     channel: str = ""
-    since_ms: int = 0
-    members: Mapping[str, int | None] = field(default_factory=dict)
-    refusing: Sequence[TopicState] = ()
-    silence: Exception | None = None
+    since_ms: int = 0  # topics were searched from here on, ms since 1970
+    members: Mapping[str, int | None] = field(
+        default_factory=dict
+    )  # that serve the channel, by service; None: not known
+    refusing: Sequence[TopicState] = ()  # real topics for which it waits
+    silence: Exception | None = None  # why Kafka was not asked; None: it was
 
     @property
     def conclusion(self) -> Conclusion:
@@ -153,10 +128,11 @@ class Findings(Coverage):
 
     def timeline(self) -> list[TimelineEvent]:
         """All events in the order of their times; those whose time is not known come last."""
-        order = list(EventKind).index
-        return sorted(
-            self.events, key=lambda one: (one.time_ms is None, one.time_ms or 0, order(one.what), one.offset or 0)
-        )
+
+        def place(one: TimelineEvent) -> tuple[bool, int, int, int]:
+            return one.time_ms is None, one.time_ms or 0, list(EventKind).index(one.what), one.offset or 0
+
+        return sorted(self.events, key=place)
 
 
 class Status(enum.StrEnum):
@@ -180,20 +156,14 @@ class Status(enum.StrEnum):
 
 
 class FoundMessage(NamedTuple):
-    """A message of the key.
-
-    Args:
-        id: The message id, for `outbox trace`; empty: a record that no relay wrote.
-        service: Of its producer; empty: a record of a real topic does not have it.
-        time_ms: When its local transaction began, or the timestamp of its record, ms since 1970.
-    """
+    """A message of the key."""
 
     standing: Status
-    id: str
+    id: str  # the message id, for `outbox trace`; empty: a record that no relay wrote
     topic: str
-    service: str
+    service: str  # of its producer; empty: a record of a real topic does not have it
     place: str
-    time_ms: int
+    time_ms: int  # when its local transaction began, or the timestamp of its record, ms since 1970
     detail: str = ""
 
 
@@ -204,8 +174,7 @@ class Conclusion(NamedTuple):
     sentence: str
 
 
-_OF_SERVICES = {Status.COMMITTED, Status.UNDECIDED, Status.PARTLY_VISIBLE, Status.PARKED}
-"""What a relay or a checker ends."""
+_OF_SERVICES = {Status.COMMITTED, Status.UNDECIDED, Status.PARTLY_VISIBLE, Status.PARKED}  # relay or checker end them
 
 
 def conclude(found: Findings) -> Conclusion:
@@ -239,7 +208,6 @@ def _visible(found: Findings) -> Conclusion | None:
 
 
 def _contradicted(found: Findings, seen: Mapping[int, int]) -> str:
-    """Return what contradicts that messages are seen so often; empty: nothing does."""
     if found.committed_row is False:
         return "messages of it are visible, and its row is a rollback row"
     if twice := [id_ for id_, count in seen.items() if count > 1]:
@@ -263,18 +231,14 @@ def _discarded(found: Findings) -> Conclusion | None:
 
 def _in_table(found: Findings) -> Conclusion | None:
     if batch := found.ids(EventKind.IN_BATCH):
-        if batch.keys() <= found.delivered:
-            why = "Kafka has its batch, so it is delivered; its rows are deleted with the next batch"
-        else:
-            why = "its rows are in the newest batch, and Kafka does not have that yet"
-        return Conclusion(Status.IN_DELIVERY, why)
+        delivered = "Kafka has its batch, so it is delivered; its rows are deleted with the next batch"
+        not_yet = "its rows are in the newest batch, and Kafka does not have that yet"
+        return Conclusion(Status.IN_DELIVERY, delivered if batch.keys() <= found.delivered else not_yet)
     if count := len(found.of(EventKind.WAITS)):
         what = "1 row of it waits" if count == 1 else f"{count} rows of it wait"
         return Conclusion(Status.WAITING, f"{what} in the message table; `outbox pending` shows why")
-    if found.of(EventKind.DELIVERED):
-        why = "the relay left evidence of its delivery in the table; its records are not in what was read"
-        return Conclusion(Status.DELIVERED, why)
-    return None
+    why = "the relay left evidence of its delivery in the table; its records are not in what was read"
+    return Conclusion(Status.DELIVERED, why) if found.of(EventKind.DELIVERED) else None
 
 
 def _without_rows(found: Findings) -> Conclusion:
@@ -288,26 +252,17 @@ def _without_rows(found: Findings) -> Conclusion:
     if outcome is Status.OPEN:
         where = ", ".join(f"pid {pid} in the database of {source}" for source, pid in found.backends.items())
         return Conclusion(outcome, f"its local transaction is open{f' ({where})' if where else ''}: COMMIT decides")
-    return _GONE[outcome]
+    return Conclusion(outcome if outcome is Status.ROLLED_BACK else Status.NOT_FOUND, _GONE[outcome])
 
 
-_GONE = {
-    Status.COMMITTED: Conclusion(
-        Status.NOT_FOUND,
-        "its local transaction committed, and an operator dropped or erased its rows",
-    ),
-    Status.ROLLED_BACK: Conclusion(
-        Status.ROLLED_BACK,
-        "the local transaction with its xid was rolled back: it is never delivered, unless it ran on another server",
-    ),
-    Status.NOT_FOUND: Conclusion(
-        Status.NOT_FOUND,
-        "the tables of this channel have neither a row nor evidence of it: it belongs to another channel, table or "
-        "server, or it was delivered and its evidence is purged, or its rows were deleted by hand, or a crash took it "
-        "back; choose its channel with --channel, or name its topic with --topic",
-    ),
+_GONE = {  # what became of a transaction of rows of which none is left
+    Status.COMMITTED: "its local transaction committed, and an operator dropped or erased its rows",
+    Status.ROLLED_BACK: "the local transaction with its xid was rolled back: it is never delivered, unless it ran on "
+    "another server",
+    Status.NOT_FOUND: "the tables of this channel have neither a row nor evidence of it: it belongs to another "
+    "channel, table or server, or it was delivered and its evidence is purged, or its rows were deleted by hand, or a "
+    "crash took it back; choose its channel with --channel, or name its topic with --topic",
 }
-"""What follows for a transaction of rows of which none is left."""
 
 
 def _some(ids: Sequence[int]) -> str:
@@ -322,19 +277,19 @@ def _decided(found: Findings) -> Conclusion:
     if row is not None and (OpKind.ROLLBACK if row else OpKind.COMMIT) in ops:
         both = "a row of state C and a ROLLBACK" if row else "a rollback row and a COMMIT"
         return Conclusion(Status.CONTRADICTION, f"it has {both} op marker; {unseen}")
-    if row is not None:
-        rolled_back = Conclusion(Status.ROLLED_BACK, "it has a rollback row: it is rolled back, and never delivered")
-        return Conclusion(Status.COMMITTED, f"it has a row of state C; {unseen}") if row else rolled_back
+    if row:
+        return Conclusion(Status.COMMITTED, f"it has a row of state C; {unseen}")
+    if row is False:
+        return Conclusion(Status.ROLLED_BACK, "it has a rollback row: it is rolled back, and never delivered")
     kinds = {event.kind for event in found.decisions()}
     if not kinds:
-        why = "neither a row nor an op marker that decides it was found in what was read"
-        return Conclusion(Status.UNDECIDED, why)
+        return Conclusion(Status.UNDECIDED, "no row and no op marker that decides it was found in what was read")
     if len(kinds) > 1:
         why = "op markers contradict each other, and no row was found: it is looked up"
         return Conclusion(Status.CONTRADICTION, why)
-    if kinds == {OpKind.COMMIT}:
-        return Conclusion(Status.COMMITTED, f"it has a COMMIT op marker; {unseen}")
-    return Conclusion(Status.ROLLED_BACK, f"it has a ROLLBACK op marker and no row; {unseen}")
+    committed = Conclusion(Status.COMMITTED, f"it has a COMMIT op marker; {unseen}")
+    rolled_back = Conclusion(Status.ROLLED_BACK, f"it has a ROLLBACK op marker and no row; {unseen}")
+    return committed if kinds == {OpKind.COMMIT} else rolled_back
 
 
 def needed(found: Findings) -> Iterable[int]:

@@ -13,61 +13,49 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 
 _DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
-
-ServicePartition = tuple[str, int]
-"""Service and half partition."""
+ServicePartition = tuple[str, int]  # service and half partition
 
 
 class Half(NamedTuple):
-    """A half as it was read; nothing of its content.
-
-    Args:
-        append_time: The broker's time of its append, ms since 1970.
-    """
+    """A half as it was read; nothing of its content."""
 
     partition: int
     offset: int
-    append_time: int
+    append_time: int  # the broker's time of its append, ms since 1970
     control: HalfControl
+
+    @property
+    def stamped_ms(self) -> int:  # the lowest timestamp that its message can have
+        own = self.control.options.timestamp
+        return self.append_time if own is None else min(own, self.append_time)
 
 
 class RecordedDecision(NamedTuple):
-    """Decision that an op entry records.
-
-    Args:
-        append_time: The broker's time of its append, ms since 1970.
-    """
+    """Decision that an op entry records."""
 
     kind: OpKind
     source: OpSource
     offset: int
-    append_time: int
+    append_time: int  # the broker's time of its append, ms since 1970
 
 
 @dataclass(slots=True)
 class UnsettledTransaction:
-    """A transaction that is not settled: undecided, or decided and not delivered yet.
-
-    Args:
-        first_append_time: Append time of its first half, ms since 1970 by the broker's clock.
-        offsets: Half offset by position; of several halves of a position the first.
-        checks: How often the answer was UNKNOWN.
-    """
+    """A transaction that is not settled: undecided, or decided and not delivered yet."""
 
     id: str
     service: str
     truth: Truth
     partition: int
-    first_append_time: int
+    first_append_time: int  # append time of its first half, ms since 1970 by the broker's clock
     incarnation: str | None = None
-    offsets: dict[int, int] = field(default_factory=dict)
+    offsets: dict[int, int] = field(default_factory=dict)  # of halves by position; of several of a position the first
     targets: set[str] = field(default_factory=set)
     parked: bool = False
     decisions: list[RecordedDecision] = field(default_factory=list)
-    checks: int = 0
+    checks: int = 0  # how often the answer was UNKNOWN
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it; times are ms since 1970, and None is what is not known."""
         decision = self.decision
         return {
             "transaction": self.id,
@@ -105,39 +93,25 @@ class UnsettledTransaction:
 
     @property
     def disputed(self) -> bool:
-        """Whether decisions contradict each other."""
         return len({decision.kind for decision in self.decisions}) > 1
 
     def request(self, topic_id: str) -> CheckRequest:
-        """Return the check request that a relay would send about it."""
-        return CheckRequest(
-            self.id,
-            self.service,
-            self.truth,
-            topic_id,
-            self.partition,
-            self.positions,
-            self.first_offset,
-            self.last_offset,
-            self.checks + 1,
-            self.incarnation,
-        )
+        place = (topic_id, self.partition, self.positions, self.first_offset, self.last_offset)
+        return CheckRequest(self.id, self.service, self.truth, *place, self.checks + 1, self.incarnation)
 
 
 class Choice(NamedTuple):
-    """Which transactions are of interest.
+    """Which transactions are of interest."""
 
-    Args:
-        id: Id of the only one; None: any.
-        appended_until: Append time of the first half at most, ms since 1970.
-    """
-
-    id: str | None = None
+    id: str | None = None  # id of the only one; None: any
     service: str | None = None
-    appended_until: int = sys.maxsize
+    appended_until: int = sys.maxsize  # append time of the first half at most, ms since 1970
 
     def takes(self, id_: str, service: str, append_time: int) -> bool:
         return self.id in {None, id_} and self.service in {None, service} and append_time <= self.appended_until
+
+
+ANY = Choice()
 
 
 @dataclass(slots=True)
@@ -151,46 +125,34 @@ class ServiceSum:
     oldest_ms: int
 
 
+@dataclass
 class Gathering:
     """Transactions of some partitions, up to so many halves of each; the oldest are read first.
 
     Of most transactions only the id is kept, to count them. The oldest of each partition are kept in full.
-
-    Args:
-        most: Halves of one partition that are taken.
-        keep: Transactions that are kept in full, of each partition and of what is parked.
-
-    Attributes:
-        found: What is unsettled and kept in full, by transaction id.
-        sums: How much is unsettled, by place.
-        targets: Real topics of all halves that were taken.
-        discarded: How many transactions are discarded, by reason.
-        refused: Why the only transaction of interest was discarded if it cannot be delivered.
     """
 
-    def __init__(self, most: int, choice: Choice = Choice(), keep: int = sys.maxsize) -> None:  # noqa: B008 - immutable
-        self._most = most
-        self._choice = choice
-        self._keep = keep
-        self._taken: Counter[int] = Counter()
-        self._kept: Counter[int] = Counter()
-        self._parked: list[tuple[int, str]] = []  # heap, the youngest first
-        self._others: dict[str, ServicePartition] = {}  # undecided, and not kept in full
-        self.malformed = 0
-        self.targets: set[str] = set()
-        self.found: dict[str, UnsettledTransaction] = {}
-        self.sums: dict[ServicePartition, ServiceSum] = {}
-        self.refused: DiscardReason | None = None
-        self.discarded: Counter[str] = Counter()
+    most: int  # halves of one partition that are taken
+    choice: Choice = ANY
+    keep: int = sys.maxsize  # transactions that are kept in full, of each partition and of what is parked
+    malformed: int = 0
+    targets: set[str] = field(default_factory=set)  # real topics of all halves that were taken
+    found: dict[str, UnsettledTransaction] = field(default_factory=dict)  # what is kept in full
+    sums: dict[ServicePartition, ServiceSum] = field(default_factory=dict)
+    refused: DiscardReason | None = None  # why the only transaction of interest was discarded
+    discarded: Counter[str] = field(default_factory=Counter)  # transactions by reason
+    _taken: Counter[int] = field(default_factory=Counter)
+    _kept: Counter[int] = field(default_factory=Counter)
+    _parked: list[tuple[int, str]] = field(default_factory=list)  # heap, the youngest first
+    _others: dict[str, ServicePartition] = field(default_factory=dict)  # undecided, and not kept in full
 
     def is_full(self, partition: int) -> bool:
-        """Return whether a partition's halves are no longer taken: later ones must be reported as not read."""
-        return self._taken[partition] >= self._most
+        return self._taken[partition] >= self.most
 
     def add_half(self, half: Half) -> None:
         control, id_ = half.control, half.control.transaction_id
-        if not self._knows(id_):
-            if not self._choice.takes(id_, control.service, half.append_time):
+        if id_ not in self.found and id_ not in self._others:
+            if not self.choice.takes(id_, control.service, half.append_time):
                 return
             self._open(half)
         self._taken[half.partition] += 1
@@ -200,24 +162,15 @@ class Gathering:
             transaction.offsets.setdefault(control.position, half.offset)
             transaction.targets.add(control.topic)
 
-    def _knows(self, id_: str) -> bool:
-        return id_ in self.found or id_ in self._others
-
     def _open(self, half: Half) -> None:
-        control = half.control
+        control, id_ = half.control, half.control.transaction_id
         place = self._count(control.service, half.partition, half.append_time)
-        if self._kept[half.partition] >= self._keep:
-            self._others[control.transaction_id] = place
+        if self._kept[half.partition] >= self.keep:
+            self._others[id_] = place
             return
         self._kept[half.partition] += 1
-        self.found[control.transaction_id] = UnsettledTransaction(
-            control.transaction_id,
-            control.service,
-            control.truth,
-            half.partition,
-            half.append_time,
-            control.options.incarnation,
-        )
+        of = (control.service, control.truth, half.partition, half.append_time, control.options.incarnation)
+        self.found[id_] = UnsettledTransaction(id_, *of)
 
     def _count(self, service: str, partition: int, append_time: int) -> ServicePartition:
         place = sys.intern(service), partition
@@ -229,35 +182,29 @@ class Gathering:
     def add_manifest(self, manifest: Manifest) -> None:
         """Add the content of the discard topic, after the halves: a half may still have to follow its transaction."""
         id_ = manifest.transaction_id
-        known = self._knows(id_)
-        if not known and not self._choice.takes(id_, manifest.service, manifest.first_append_time):
+        is_known = id_ in self.found or id_ in self._others
+        if not is_known and not self.choice.takes(id_, manifest.service, manifest.first_append_time):
             return
         if manifest.reason is not DiscardReason.UNDECIDED:
-            self.refused = manifest.reason if self._choice.id else None
+            self.refused = manifest.reason if self.choice.id else None
             self.discarded[manifest.reason] += 1
-        elif not known:
+            return
+        if not is_known:
             self._count(manifest.service, manifest.partition, manifest.first_append_time)
-            self._park(manifest)
-        elif id_ in self.found:
+        if not is_known or id_ in self.found:
             self._park(manifest)
 
     def _park(self, manifest: Manifest) -> None:
-        """Keep the oldest that are parked."""
-        followers = self.found.get(manifest.transaction_id)
-        self.found[manifest.transaction_id] = UnsettledTransaction(
-            manifest.transaction_id,
-            manifest.service,
-            manifest.truth,
-            manifest.partition,
-            manifest.first_append_time,
-            manifest.incarnation,
-            (followers.offsets if followers else {}) | dict(reversed(manifest.offsets)),
-            followers.targets if followers else set(),
-            parked=True,
-            checks=manifest.checks,
+        id_, first, halves = manifest.transaction_id, manifest.first_append_time, dict(reversed(manifest.offsets))
+        parked = UnsettledTransaction(
+            id_, manifest.service, manifest.truth, manifest.partition, first, manifest.incarnation, halves, parked=True
         )
-        heapq.heappush(self._parked, (-manifest.first_append_time, manifest.transaction_id))
-        if len(self._parked) > self._keep:
+        parked.checks = manifest.checks
+        if followers := self.found.get(id_):
+            parked.offsets, parked.targets = followers.offsets | halves, followers.targets
+        self.found[id_] = parked
+        heapq.heappush(self._parked, (-first, id_))
+        if len(self._parked) > self.keep:
             youngest = self.found.pop(heapq.heappop(self._parked)[1])
             self._others[youngest.id] = (sys.intern(youngest.service), youngest.partition)
 
@@ -289,9 +236,6 @@ class Gathering:
         """Return of how many transactions until a time no listener has answered a check, by service."""
         old = (one for one in self.found.values() if one.first_append_time <= until_ms)
         return Counter(one.service for one in old if one.truth is Truth.LISTENER and not (one.checks or one.decisions))
-
-    def total(self) -> int:
-        return sum(sum_.undecided + sum_.decided for sum_ in self.sums.values())
 
     def oldest(self) -> list[UnsettledTransaction]:
         """Return what is kept in full, the oldest first; younger than `keep` of them, some may be left out."""

@@ -22,13 +22,12 @@ class Waits(enum.StrEnum):
     NEXT = "NEXT"
 
 
-FIXES = {
+FIXES = {  # what to do about a real topic that refuses messages; they are discarded after `topic_missing_max_age_ms`
     Waits.TOPIC_MISSING: "create the topic, or correct its name in the application; what waits goes by itself then",
     Waits.NOT_AUTHORIZED: "grant the right to the relay; if this client is not the relay's, run this as the relay",
     Waits.TOPIC_UNAVAILABLE: "bring the brokers of the topic back; if all are there, see docs/operations/recovery.md",
     Waits.PARTITION_OUT_OF_RANGE: "add partitions to the topic, or correct the partition that the application names",
 }
-"""What to do about a real topic that refuses messages; they are discarded after `topic_missing_max_age_ms`."""
 
 OVERDUE = "start a relay; if one runs, its log has why it cannot (work=wake)"
 """What to do about messages whose time has come and that are not moved."""
@@ -80,8 +79,7 @@ class TopicState:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class SourceWaits:
+class SourceWaits(NamedTuple):
     """Rows of a table source that wait for one topic and one reason; without services they were not looked at."""
 
     topic: str
@@ -89,16 +87,14 @@ class SourceWaits:
     detail: str
     rows: int
     age_ms: int
-    services: list[str] = field(default_factory=list)
+    services: Sequence[str] = ()
 
     @property
     def is_refused(self) -> bool:
-        """Whether the topic itself refuses them."""
         return self.reason in FIXES
 
 
-_Local = tuple[int, int, str]
-"""Local transaction, by xid and start, and service: what is delivered together."""
+_Local = tuple[int, int, str]  # local transaction, by xid and start, and service: what is delivered together
 
 
 def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState]) -> bool:
@@ -115,10 +111,7 @@ def all_of(why: Waits, topics: Iterable[TopicRows], now_ms: int) -> list[SourceW
 
 
 def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState], now_ms: int) -> list[SourceWaits]:
-    """Return for how many rows of each topic which reason holds, the oldest first.
-
-    The rows are the first ones of the table, in the order of their ids.
-    """
+    """Return for how many rows of each topic which reason holds, the oldest first, by the first rows of a table."""
     keyed: defaultdict[_Local, list[tuple[OrderingKey, int]]] = defaultdict(list)
     refused: dict[int, tuple[Waits, str]] = {}
     for row in rows:
@@ -134,10 +127,8 @@ def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState], now_ms
         which = (row.xid, row.started_us, row.service)
         order = Waits.SAME_TRANSACTION if which in closed else Waits.SAME_KEY if which in behind else Waits.NEXT
         groups[row.topic, *refused.get(row.id, (order, DETAILS[order]))].append(row)
-    sums = [
-        SourceWaits(
-            *of, len(some), age_of(min(row.started_us for row in some), now_ms), sorted({row.service for row in some})
-        )
-        for of, some in groups.items()
-    ]
+    sums = list[SourceWaits]()
+    for of, some in groups.items():
+        age_ms, services = age_of(min(row.started_us for row in some), now_ms), sorted({row.service for row in some})
+        sums.append(SourceWaits(*of, len(some), age_ms, services))
     return sorted(sums, key=lambda one: (-one.age_ms, one.topic, one.reason))

@@ -166,9 +166,10 @@ def test_error_without_a_dead_letter_topic_ends_the_call(work: Work) -> None:
         wait_until(lambda: work.effects() == ["tea", "bad"])
 
 
-def _raised(error: Exception | None) -> None:
+def _raised(error: Exception | None) -> bool:
     if error:
         raise error
+    return False
 
 
 def test_handler_that_rolls_back_has_handled_nothing(work: Work) -> None:

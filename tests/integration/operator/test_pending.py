@@ -103,7 +103,7 @@ def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: p
     assert appended == sorted(appended)
     assert _pending(site, "--service", "others")["transactions"] == []
     assert _pending(site, "--older-than", "1h")["transactions"] == []
-    monkeypatch.setattr("outbox.operator.context.HALVES", 4)  # of two partitions
+    monkeypatch.setattr("outbox.operator.views.HALVES", 4)  # of two partitions
     document = _pending(site)
     assert len(document["transactions"]) == 4
     (first, _second) = document["not_read"]

@@ -6,10 +6,10 @@ import pytest
 
 from outbox._kafka.range_reader import Span
 from outbox.errors import UsageError
-from outbox.operator.context import parse_duration
 from outbox.operator.reading.channel_reader import NEAR, unsettled_spans
 from outbox.operator.state.channel_state import ChannelState
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, Half, RecordedDecision, ServiceSum
+from outbox.operator.views import parse_duration
 from outbox.operator.words import halves
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
@@ -96,7 +96,7 @@ def test_what_is_parked_is_gathered_with_what_still_follows_it() -> None:
     gathering.add_manifest(_manifest("b", DiscardReason.TOO_LARGE, (0, 3)))
     found = gathering.found["a"]
     assert (found.parked, found.offsets, found.checks) == (True, {0: 2, 1: 9}, 3)
-    assert (set(gathering.found), gathering.total()) == ({"a"}, 1)
+    assert (set(gathering.found), [one.undecided + one.decided for one in gathering.sums.values()]) == ({"a"}, [1])
 
 
 def test_gathering_counts_by_service_and_half_partition() -> None:
@@ -119,7 +119,7 @@ def test_gathering_choice_leaves_out_others_and_younger() -> None:
     for half in (_half(1, "x", service="others"), _half(2, "a"), _half(3, "b"), _half(4, "c"), _half(9, "a", 1)):
         gathering.add_half(half)
     assert ({id_: one.offsets for id_, one in gathering.found.items()}) == {"a": {0: 2, 1: 9}, "b": {0: 3}}
-    assert (gathering.total(), gathering.is_full(0)) == (2, True)
+    assert (sum(one.undecided for one in gathering.sums.values()), gathering.is_full(0)) == (2, True)
 
 
 def test_gathering_keeps_few_in_full_and_counts_all() -> None:

@@ -58,6 +58,8 @@ _OPTIONS = (
     " -c idle_session_timeout="
 )
 
+_ASKED: LiteralString = "SELECT current_setting('search_path'), current_setting('synchronous_commit')"
+
 _NOT_REPLICATED = "01000"
 """SQLSTATE of the warning that the wait for the synchronous standbys was cancelled, after the commit."""
 
@@ -166,9 +168,14 @@ class OwnedTable(ABC):
         return explained(self._names.schema, self._names.source, self._right())
 
     def require_session(self) -> None:
-        """Look whether the session that runs the statements is the one of the owner's lock (R76)."""
+        """Look whether the statements run in the session of the owner's lock, with the settings asked for (R76)."""
         if self._connection.execute(OWNS, (self._progress_table,)).fetchone() != (True,):
             raise UnsafeError(f"Table source {self.name}: this session does not hold the owner's lock: {POOLED}")
+        if (found := self._connection.execute(_ASKED).fetchone()) != ("pg_catalog", "on"):
+            raise UnsafeError(
+                f"Table source {self.name}: its session has search_path and synchronous_commit {found}, not those that "
+                "were asked for: a pooler drops options. Take options out of its ignore_startup_parameters."
+            )
 
     def verify(self) -> None:
         """Compare the tables with their contract (R75)."""

@@ -69,7 +69,6 @@ def examine(settings: Any, *, is_shared: bool = False) -> Found:
 def check_service(
     declared: type[ServiceSettings], given: Mapping[str, Any], examine: Callable[[Any], Iterable[Finding]] = examine
 ) -> None:
-
     def check() -> None:
         channels = load_all(declared, given)
         configure_logs("error", next(iter(channels.values())).log_format)

@@ -149,6 +149,9 @@ def test_a_lock_in_another_session_is_told(store: Site) -> None:
         source = SourceTable(SOURCE, settings, one)
         assert source.try_own()
         source.require_session()
+        one.execute("SET synchronous_commit = off")
+        with pytest.raises(UnsafeError, match="a pooler drops options"):
+            source.require_session()
         pooled: Any = Pooled(one, other)
         source = SourceTable(SOURCE, settings, pooled)
         with pytest.raises(UnsafeError, match="pooler in transaction mode"):

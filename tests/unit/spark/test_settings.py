@@ -29,13 +29,11 @@ def test_topics_are_named_once_each() -> None:
     assert settings(topics="b, a ,b").topic_names() == ("b", "a")
 
 
-_NOT_LANDED = [({name: "stock"}, f"^{name} names topic stock, which is not") for name in ("accept_gap", "current")]
-
-
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
         ({"topics": ""}, "^no topic is named"),
+        ({"output": "/data/", "checkpoint": "/data/records"}, "^checkpoint lies in output"),
         *(({name: "stock"}, f"^{name} names topic stock, which is not") for name in ("accept_gap", "current")),
     ],
 )

@@ -212,6 +212,8 @@ _UNCOMPRESSED: LiteralString = (
 )
 
 _CONTENT: LiteralString = "service, topic, partition, timestamp, key, value, header_names, header_values"
+_ROW: LiteralString = f"xid, id, created_at, {_CONTENT}"
+"""All columns but those that an application has added: one that is computed when it is read may fail."""
 INSERT_RIGHT: LiteralString = f"INSERT ({_CONTENT})"
 _SCHEDULE_RIGHT: LiteralString = f"INSERT (not_before, {_CONTENT})"
 
@@ -269,6 +271,8 @@ class MessageTable(Tables):
             "same": _SAME,
             "counted": COUNTED,
             "content": _COLUMNS,
+            "row": _ROW,
+            **{f"{one}_row": f"{one}.{_ROW.replace(', ', f', {one}.')}" for one in "ms"},
             "storage": _STORAGE,
             "toast": _TOAST,
             "uncompressed": _UNCOMPRESSED,

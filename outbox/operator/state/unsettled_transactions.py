@@ -171,7 +171,7 @@ class Gathering:
 
     def _count(self, service: str, partition: int, append_time: int) -> ServicePartition:
         place = sys.intern(service), partition
-        sum_ = self.sums.setdefault(place, ServiceSum(*place, 0, 0, append_time))
+        sum_ = self.sums.get(place) or self.sums.setdefault(place, ServiceSum(*place, 0, 0, append_time))
         sum_.undecided += 1
         sum_.oldest_ms = min(sum_.oldest_ms, append_time)
         return place

@@ -14,6 +14,8 @@ from outbox.operator.state.waiting_rows import FIXES, OVERDUE, TopicState, Waits
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 
+MOST_LISTED = 100  # transactions for people; of more dead letters, on which a decision is made, there are sums
+NO_KEY = "A transaction that was rolled back leaves no key."
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}  # units of a duration, in ms
 
 _NEXT = {  # what rows wait for that nothing else keeps
@@ -151,9 +153,6 @@ def erased(count: int, left: Sequence[FoundMessage]) -> Iterator[Entry]:
         yield Entry("Not erased: rows in delivery, moved meanwhile or kept by a trigger (run this again), and halves:")
 
 
-MOST_LISTED = 100  # transactions for people; of more dead letters, on which a decision is made, there are sums
-
-
 def dead_letters(entries: Sequence[DiscardedTransaction], title: str, kind: OpKind | None = None) -> Iterator[Entry]:
     """Yield a title and the discarded transactions, with why some may not be decided so; nothing if there are none."""
     if entries:
@@ -203,9 +202,6 @@ def decisions(document: dict[str, Any]) -> Iterator[Entry]:
 
 def reasons(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-
-
-NO_KEY = "A transaction that was rolled back leaves no key."
 
 
 def counted(number: int, what: str) -> str:

@@ -20,6 +20,8 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.record import Record
 from outbox.protocol.skip import Skip
 
+MAX_REASON = 500  # characters of a reason
+
 
 def refuse_readable(kafka: Mapping[str, str], channel: ChannelDescription, skip: Skip) -> None:
     topic = next(one for one in (channel.half, channel.op, channel.verdict) if one.id == skip.topic_id)
@@ -43,9 +45,6 @@ def _is_readable(message: Message, channel: ChannelDescription) -> bool:
     except ProtocolError as error:  # a misplaced op is dropped by a relay
         return not isinstance(error, NewerFormatError)
     return True
-
-
-MAX_REASON = 500  # characters of a reason
 
 
 @subcommand(DecisionSettings, "operator", "channel", "bootstrap_servers")

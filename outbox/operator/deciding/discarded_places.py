@@ -29,6 +29,8 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.record import Record
 
+LOOK_SECONDS = 0.5
+
 
 def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entries: Iterable[OpEntry]) -> None:
     """Write an operator's decisions into the verdict topic, one record each; their reasons name role and cause."""
@@ -42,9 +44,6 @@ def entry_of(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:
     offsets = [offset for position, offset in manifest.offsets if position in counted]
     place = (manifest.topic_id, manifest.partition, manifest.positions, min(offsets), max(offsets))
     return OpEntry(kind, manifest.transaction_id, *place, reason=reason)
-
-
-LOOK_SECONDS = 0.5
 
 
 class _Topic:

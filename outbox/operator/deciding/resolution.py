@@ -179,11 +179,12 @@ class Resolution:
     def _judged(self, found: Sequence[UnsettledTransaction], alive: Alive, *, decides: bool = False) -> list[Case]:
         """Return transactions with their states: of their listeners, or in the databases, where it may decide first."""
         databases, channel = self.context.databases, self.context.channel
-        services = {name: one.services for name, one in databases.items()}
+        patterns = {name: one.services for name, one in databases.items()}
+        names = {service: best_match(service, patterns) for service in {one.service for one in found}}
         by_name: dict[str, list[CheckRequest]] = defaultdict(list)
         seen: dict[str, DatabaseStatus] = {}
         for one in found:
-            name, standing = best_match(one.service, services), of_listener(one)
+            name, standing = names[one.service], of_listener(one)
             if standing is None and name is not None:
                 by_name[name].append(one.request(channel.half.id))
             else:
@@ -217,7 +218,6 @@ class Resolution:
             case.sent = entry
 
     def _entry(self, case: Case) -> OpEntry:
-        """Return the op entry; a row takes precedence, if there is one."""
         request, row = case.found.request(self.context.channel.half.id), case.seen.row
         if row is None:
             return answer(request, self.kind, request.positions, request.first_offset, request.last_offset)

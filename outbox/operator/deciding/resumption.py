@@ -25,7 +25,7 @@ from outbox.operator.reading.delivered_search import DeliveredSearch
 from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_view import TableView, opened_table
 from outbox.operator.state.coverage import Gap
-from outbox.operator.state.repairs import NEW, NO_REPAIR, NOT_BEGUN, Repair, StoredHalf, first_checkpoint, repair
+from outbox.operator.state.repairs import NEW, NOT_BEGUN, Repair, StoredHalf, first_checkpoint, repair
 from outbox.operator.state.unsettled_transactions import Half
 from outbox.protocol.checkpoint import CheckpointError, OpCheckpoint
 from outbox.protocol.errors import ProtocolError
@@ -44,9 +44,8 @@ class ResumedPartition:
     why: str | None = None  # why real topics cannot prove what was delivered of it; None: they can
 
     def __str__(self) -> str:
-        if self.why:
-            return f"{self.partition} cannot be resumed: {self.why}"
-        return f"{self.partition}, {self.halves_found_delivered} of {self.halves} halves are delivered"
+        delivered = f"{self.partition}, {self.halves_found_delivered} of {self.halves} halves are delivered"
+        return f"{self.partition} cannot be resumed: {self.why}" if self.why else delivered
 
 
 @dataclass
@@ -225,7 +224,7 @@ class Resumption:
 
     progress: Progress = NOT_BEGUN
     committed: Committed | None = None
-    repair: Repair = NO_REPAIR
+    repair: Repair = field(default_factory=lambda: Repair(""))
     waiting: int = 0
     in_delivery: int = 0
     back: Sequence[RowIdentity] = ()  # rows that have left the table before, and wait again
@@ -261,7 +260,7 @@ class Resumption:
         return {topic: int(since) for topic, _, since in found}, view.now_ms()
 
     def _compare(self, view: TableView) -> Repair:
-        not_begun = NOT_BEGUN._replace(lost=view.has_evidence())
+        not_begun = NOT_BEGUN._replace(lost=bool(view.all("SELECT FROM {delivered} LIMIT 1")))
         name, self.progress = view.progress() or (self.source, not_begun)
         self.committed = read_committed(self.kafka, self.channel, self.source, stable=True)
         return repair(self.source, name, self.progress, self.committed, self._came_back)

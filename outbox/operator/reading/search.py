@@ -29,7 +29,7 @@ from outbox.operator.state.unsettled_transactions import Half
 from outbox.protocol.discard import manifest_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import ANY_PARTITION
-from outbox.protocol.identifiers import message_id, started_us_of, xid_of
+from outbox.protocol.identifiers import message_id, started_us_of, table_transaction_id, xid_of
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, SERVICE_HEADER, TARGET_HEADER, Channel
 from outbox.protocol.op import NO_OFFSET, MisplacedOpError, OpKind
 from outbox.protocol.partitioner import partition_for_key
@@ -293,7 +293,8 @@ class KeySearch(Coverage):
             self.miss(f"table source {source}", f"more than {ROWS} rows of this key")
         for row in (*waiting, *discarded):
             standing = Status.DISCARDED if row.at_ms else Status.WAITING
-            found = (row.message, row.topic, row.service, f"row {row.id} of table source {source}")
+            id_ = message_id(table_transaction_id(row.xid, row.started_us), row.id)
+            found = (id_, row.topic, row.service, f"row {row.id} of table source {source}")
             if self._note(FoundMessage(standing, *found, row.started_us // 1_000, row.detail)):
                 self.rows[source].append(row.id)
 

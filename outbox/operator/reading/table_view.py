@@ -18,10 +18,11 @@ from outbox._rules.source_progress import Progress
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, TableError
 from outbox.operator.state.waiting_rows import TopicRows, WaitingRow
-from outbox.protocol.identifiers import message_id, started_us_of, table_transaction_id, xid_of
+from outbox.protocol.identifiers import started_us_of, xid_of
 
 CONNECT_SECONDS = 5
 Connection = psycopg.Connection[Any]
+Delivered = MessageTable | ForeignSource  # a table that a relay delivers
 IDLE_SECONDS = 60  # how long a command may be idle in a transaction
 _OPTIONS = "-c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
 IN_TABLES = "the setting tables"  # where an operator corrects the connection string of a table source
@@ -68,9 +69,6 @@ def operator_session(silence: str, dsn: str, *, writes: bool) -> Connection:
         raise DatabaseUnreachable(f"{silence}: {connection_problem(error, dsn)}") from error
 
 
-Delivered = MessageTable | ForeignSource  # a table that a relay delivers
-
-
 @contextmanager
 def opened_table(source: str, table: Delivered, dsn: str, *, writes: bool = False) -> Iterator[TableView]:
     """Open a table, see `operator_session()`; errors inside the block become sentences."""
@@ -98,7 +96,6 @@ _BY_TOPIC: LiteralString = (
 )
 _ROWS: LiteralString = "SELECT xid::text::bigint, id, {started}, {known}, key FROM {message} ORDER BY id LIMIT %(most)s"
 _REASONS: LiteralString = "SELECT reason, count(*) FROM {discarded} GROUP BY reason"
-_EVIDENCE: LiteralString = "SELECT FROM {delivered} LIMIT 1"
 _NOW: LiteralString = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
 _OF_ONE: LiteralString = (
@@ -153,10 +150,6 @@ class FoundRow(NamedTuple):
     detail: str  # why it is discarded, in which batch it was delivered, or for what time it waits; empty: it waits
     at_ms: int  # when that was, ms since 1970; 0: it waits
 
-    @property
-    def message(self) -> str:
-        return message_id(table_transaction_id(self.xid, self.started_us), self.id)
-
 
 class TableView:
     """Reads one message table, and what belongs to it; of a foreign table, what belongs to it.
@@ -181,9 +174,6 @@ class TableView:
         for name, *progress in self.all(PROGRESS):
             return name, Progress.read(*progress)
         return None
-
-    def has_evidence(self) -> bool:
-        return bool(self.all(_EVIDENCE))
 
     def owner(self) -> Owner | None:
         row = self.connection.execute(OWNER, {"source": self._source}).fetchone()

@@ -50,9 +50,6 @@ class Repair(NamedTuple):
     incarnation: str = ""  # the incarnation that both have afterwards
 
 
-NO_REPAIR = Repair("")
-
-
 def repair(source: str, name: str, progress: Progress, committed: Committed | None, back: int = 0) -> Repair:
     """Return what resuming a source means, of a table that is delivered under a name.
 

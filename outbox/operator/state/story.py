@@ -81,7 +81,6 @@ class Findings(Coverage):
 
     @property
     def needs_services(self) -> bool:
-        """Whether it is of halves, and a relay or a checker has to end it."""
         return self.conclusion.state in _OF_SERVICES and not self.is_of_rows
 
     def document(self) -> dict[str, Any]:

@@ -111,9 +111,6 @@ class Choice(NamedTuple):
         return self.id in {None, id_} and self.service in {None, service} and append_time <= self.appended_until
 
 
-ANY = Choice()
-
-
 @dataclass(slots=True)
 class ServiceSum:
     """What is unsettled of a service in a half partition: `decided` is not delivered yet."""
@@ -133,7 +130,7 @@ class Gathering:
     """
 
     most: int  # halves of one partition that are taken
-    choice: Choice = ANY
+    choice: Choice = field(default_factory=Choice)
     keep: int = sys.maxsize  # transactions that are kept in full, of each partition and of what is parked
     malformed: int = 0
     targets: set[str] = field(default_factory=set)  # real topics of all halves that were taken
@@ -174,7 +171,7 @@ class Gathering:
 
     def _count(self, service: str, partition: int, append_time: int) -> ServicePartition:
         place = sys.intern(service), partition
-        sum_ = self.sums.setdefault(place, ServiceSum(*place, 0, 0, append_time))
+        sum_ = self.sums.get(place) or self.sums.setdefault(place, ServiceSum(*place, 0, 0, append_time))
         sum_.undecided += 1
         sum_.oldest_ms = min(sum_.oldest_ms, append_time)
         return place

@@ -29,8 +29,8 @@ FIXES = {  # what to do about a real topic that refuses messages; they are disca
     Waits.PARTITION_OUT_OF_RANGE: "add partitions to the topic, or correct the partition that the application names",
 }
 
-OVERDUE = "start a relay; if one runs, its log has why it cannot (work=wake)"
-"""What to do about messages whose time has come and that are not moved."""
+_Local = tuple[int, int, str]  # local transaction, by xid and start, and service: what is delivered together
+OVERDUE = "start a relay; if one runs, its log has why it cannot (work=wake)"  # of messages that are due and not moved
 
 DETAILS = {
     Waits.SAME_TRANSACTION: "another message of its transaction waits",
@@ -92,9 +92,6 @@ class SourceWaits(NamedTuple):
     @property
     def is_refused(self) -> bool:
         return self.reason in FIXES
-
-
-_Local = tuple[int, int, str]  # local transaction, by xid and start, and service: what is delivered together
 
 
 def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState]) -> bool:

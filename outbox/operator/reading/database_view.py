@@ -45,7 +45,7 @@ _INSERT: LiteralString = (
     " ON CONFLICT (transaction_id) DO NOTHING RETURNING transaction_id::text"
 )
 _WRITE: LiteralString = "UPDATE {fence} SET written_at = clock_timestamp() WHERE id = 0"
-LOCKS = 500  # that one transaction takes: a server with default settings has room for about 6,400 of all sessions
+LOCKS = 500  # that one transaction takes: with default settings all sessions together may hold about 6,400
 
 
 class DatabaseStatus(NamedTuple):

@@ -538,7 +538,7 @@ COMMANDS = (
     *("name one transaction, or give --all and --service", "not a valid transaction or message id"),
     *("Give --since", "is not a valid time", "not a valid duration"),
     *("decided as a whole", "which this command does not read", "Give --table"),
-    *("Choose one with --channel, or leave --source out", "stop the relay that serves it"),
+    *("the sources are those of `tables`", "has an owner", "nothing was changed. \0", "is not a valid partition. \0"),
     *("database \0 does not answer", "database \0: \0"),  # the second part says what to do
     *("Give another --directory", "--service \0 cannot be used"),  # tests/unit/outbox/test_init.py
     *("nothing was changed. Run this again", "which was not changed. Run this again"),

@@ -130,10 +130,11 @@ def _checkpoints(admin: AdminClient, description: ChannelDescription, progress: 
         for topic, (first, last) in zip(topics, needed, strict=True):
             if topic not in starts or topic not in ends:
                 found.append(Finding(what, f"the offsets of {topic}/{number} cannot be read", "try again"))
-            elif not (start := starts[topic][number]) <= first <= last <= (end := ends[topic][number]):
+            elif not starts[topic][number] <= first <= last <= ends[topic][number]:
                 needs = f"the checkpoint of {topic}/{number} is outside the topic: it needs offsets {first} to {last}"
+                there = f"{starts[topic][number]} to {ends[topic][number]}"
                 way_on = _WAY_ON_HALF if topic == description.half.name else _WAY_ON_OP
-                found.append(Finding(what, f"{needs}, and there are {start} to {end}", way_on))
+                found.append(Finding(what, f"{needs}, and there are {there}", way_on))
         unsettled = sum(map(len, half.unsettled))
         waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"
         positions = f"{waiting}; op offset {op.offset}, verdict offset {verdict.offset}"

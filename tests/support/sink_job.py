@@ -2,7 +2,6 @@
 
 python -m tests.support.sink_job FOLDER TOPIC outbox URL TABLE_PREFIX
 python -m tests.support.sink_job FOLDER TOPIC kafka SERVERS -
-
 It ends when all files are read; if OUTBOX_AVAILABLE_NOW is empty, only when it is killed.
 """
 
@@ -35,9 +34,7 @@ def messages(lines: DataFrame, topic: str) -> DataFrame:
 
 
 def main(folder: str, topic: str, sink: str, place: str, prefix: str) -> None:
-    settings = {**SETTINGS, **json.loads(os.environ.get("OUTBOX_SPARK", "{}"))}
-    if settings["spark.master"].startswith("local"):
-        settings["spark.master"] = "local[2,4]"  # a task is tried again, as on a cluster
+    settings = {**SETTINGS, **json.loads(os.environ.get("OUTBOX_SPARK", "{}")), "spark.master": "local[2,4]"}
     own = {"query": "lines", "service": "spark", "url": place, "table_prefix": prefix}
     options = own if sink == "outbox" else {"kafka.bootstrap.servers": place}
     spark = local_session("sink", fetch(SPARK_LOCK), settings)

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import threading
-import time
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -164,38 +162,6 @@ def insert_row(site: Site, connection: psycopg.Connection[Any], entry: OpEntry) 
     place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset, str(entry.positions))
     query = f"INSERT INTO {site.tables.transaction} VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, %s)".encode()
     connection.execute(query, (entry.transaction_id, site.name, *place))
-
-
-def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: HalfOutbox) -> None:
-    """Whoever is first decides, and the real topic agrees with the table."""
-    entries = send_halves(site, outbox, _messages(site, 300))
-    site.relay(extra=QUICK)
-    site.checker(extra=QUICK)
-    won: list[str] = []
-    started = threading.Event()
-
-    def write(mine: list[OpEntry]) -> None:
-        with site.connect() as connection:
-            started.wait()
-            for entry in mine:
-                try:
-                    insert_row(site, connection, entry)
-                    won.append(entry.transaction_id)
-                except psycopg.errors.UniqueViolation:
-                    time.sleep(0.01)
-
-    writers = [threading.Thread(target=write, args=(entries[start::3],)) for start in range(3)]
-    for writer in writers:
-        writer.start()
-    wait_until(lambda: bool(site.rows()), explain=site.logs)
-    started.set()
-    for writer in writers:
-        writer.join()
-    site.wait_settled()
-    rows = site.rows()
-    assert len(rows) == 300
-    assert {id_ for id_, state in rows.items() if state == "C"} == set(won)
-    assert {record.message_id.partition("/")[0] for record in site.read("orders")} == set(won)
 
 
 def test_a_server_that_is_read_only_is_refused(site: Site) -> None:

@@ -1,15 +1,12 @@
 """What is published in a session is visible as it was written, together, and in the order of the database."""
 
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from outbox import Message
 from outbox.protocol.op import OpSource
-from tests.support.harness import doubled, wait_until
+from tests.support.harness import wait_until
 from tests.support.protocol_documents import JAVA_MURMUR2
 from tests.support.shop import Shop
 
@@ -60,28 +57,3 @@ def test_a_transaction_of_a_thousand_messages(shop: Shop) -> None:
     for record in shop.records(1_000, topic):
         values[record.key].append(int(record.value or b""))
     assert all(found == sorted(found) for found in values.values())
-
-
-@pytest.mark.parametrize("eager", [False, True], ids=["at COMMIT", "eager"])
-def test_order_per_key_is_the_order_of_the_database(shop: Shop, *, eager: bool) -> None:
-    topic, keys = shop.topic(), [shop.number() for _ in range(3)]
-    with shop.session() as session:
-        for key in keys:
-            shop.insert(session, key)
-
-    def increment(worker: int) -> None:
-        for turn in range(15):
-            key = keys[(worker + turn) % len(keys)]
-            with shop.session() as session:
-                update = text(f"UPDATE {shop.table} SET count = count + 1 WHERE id = :id RETURNING count")
-                count = session.execute(update, {"id": key}).scalar_one()
-                message = Message(shop.site.topic(topic), str(count), str(key))
-                shop.outbox.publish(session, message, eager=eager)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(increment, range(8)))
-    found = shop.records(120, topic)
-    assert not doubled(found)
-    for key in keys:
-        values = [int(record.value or b"") for record in found if record.key == str(key).encode()]
-        assert values == list(range(1, 41))

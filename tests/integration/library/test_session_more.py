@@ -3,9 +3,7 @@
 import gc
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -22,7 +20,6 @@ from outbox._publish import sqlalchemy_session
 from outbox.errors import ChannelError, PublishFailed, TransactionFenced, UsageError
 from outbox.protocol.op import OpKind
 from tests.integration.library.test_outbox_contract import JOINED, JoinMode
-from tests.support.harness import doubled
 from tests.support.shop import Shop
 
 
@@ -267,36 +264,6 @@ def test_publishing_inside_psycopgs_own_block_is_refused(shop: Shop) -> None:
         assert connection.info.transaction_status is TransactionStatus.IDLE
     assert shop.has(number)
     assert shop.delivered(1, topic) == ["kept"]
-
-
-def test_sixteen_threads_share_one_outbox(shop: Shop) -> None:
-    topic, numbers = shop.topic(), iter([shop.number() for _ in range(16 * 20)])
-    lock, kept = threading.Lock(), list[int]()
-    start = threading.Barrier(16)
-
-    def work(worker: int) -> None:
-        start.wait()
-        for turn in range(20):
-            with lock:
-                number = next(numbers)
-            with Session(shop.engine) as session:
-                shop.insert(session, number)
-                message = Message(shop.site.topic(topic), str(number), str(worker))
-                outbox.publish(session, message, eager=turn % 2 == 0)
-                if turn % 5 == 4:
-                    session.rollback()
-                    continue
-                session.commit()
-            with lock:
-                kept.append(number)
-
-    with shop.site.half_outbox() as outbox, ThreadPoolExecutor(16) as pool:
-        list(pool.map(work, range(16)))
-    found = shop.records(len(kept), topic)
-    assert not doubled(found)
-    assert sorted(int(record.value or b"") for record in found) == sorted(kept)
-    shop.site.wait_settled()
-    assert len(shop.site.read(topic)) == len(kept)
 
 
 FORK = """

@@ -140,7 +140,7 @@ class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"
         if not self.topic_names():
             raise ValueError("no topic is named. Name at least one in topics.")
         if f"{self.checkpoint}/".startswith(f"{self.output.rstrip('/')}/"):
-            raise ValueError("checkpoint lies in output, where maintenance deletes it. Name a folder beside output.")
+            raise ValueError("checkpoint is in output, where maintenance deletes it. Name a folder beside output.")
         for name in ("accept_gap", "current"):
             if unknown := sorted(set(names_in(getattr(self, name))) - set(self.topic_names())):
                 raise ValueError(

@@ -33,7 +33,7 @@ def test_topics_are_named_once_each() -> None:
     ("given", "complaint"),
     [
         ({"topics": ""}, "^no topic is named"),
-        ({"output": "/data/", "checkpoint": "/data/records"}, "^checkpoint lies in output"),
+        ({"output": "/data/", "checkpoint": "/data/records"}, "^checkpoint is in output"),
         *(({name: "stock"}, f"^{name} names topic stock, which is not") for name in ("accept_gap", "current")),
     ],
 )

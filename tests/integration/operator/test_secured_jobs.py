@@ -31,7 +31,7 @@ def audited(secured: Stack, tmp_path: Path) -> Iterator[Audited]:
 
 
 def _land(site: SecuredSite, folder: Path, topic: str, code: Exit) -> str:
-    places = ["--output", str(folder / "table"), "--checkpoint", str(folder / "checkpoint"), "--job-id", site.name]
+    places = ["--output", str(folder / "table"), "--checkpoint", str(folder / "checkpoint")]
     command = [sys.executable, "-m", "outbox", "land", "--topics", topic, *places]
     return finish(start([*command, "--available-now"], {**site.environment(), **site.for_spark()}), code)
 

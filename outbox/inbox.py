@@ -256,10 +256,7 @@ def _listed(topics: str | Sequence[str], dead_letters: str | None) -> list[str]:
 
 
 def _require_stored(*, is_missing: bool) -> None:
-    """Refuse to go on without the id; the look for it fails after an error that the handler caught (R78).
-
-    Of both a COMMIT reports nothing.
-    """
+    """Refuse to go on without the id (R78); the look itself fails after an error that the handler caught."""
     if is_missing:
         raise UsageError("The handler has rolled its transaction back. Let it raise an exception, or use a SAVEPOINT.")
 

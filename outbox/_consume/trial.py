@@ -5,8 +5,7 @@ A failure that passes by itself is not the message's, which is tried again for a
 
 import logging
 import socket
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy.exc import DBAPIError
@@ -28,8 +27,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _REASON_CHARACTERS = 1_000
 _PASSING = (ConnectionError, socket.gaierror, NoConnectionError, RetryableError, CommitOutcomeUnknown)
 _PASSING_STATES = ("08", "25006", "40", "53", "55", "57")
-"""SQLSTATE: a connection, a primary that became a standby, a transaction to be repeated, too little room, a lock, a
-server that goes or comes."""
+"""SQLSTATE: a connection, a standby, a transaction to be repeated, too little room, a lock, a server that restarts."""
 _QUERY_CANCELED = "57014"
 """By `statement_timeout`: the statement may always be too slow."""
 
@@ -59,11 +57,7 @@ class Trial:
     dead_letters: str | None
     made: int = 0
     reason: Exception | None = None
-    _pause: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin with the shortest pause."""
-        self._pause = self.first_pause
+    _pause: float = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -82,12 +76,13 @@ class Trial:
             self.made = self.most if isinstance(error, UsageError) else self.made + 1
             self.reason = error
             if self.made >= self.most:
-                self._pause = self.first_pause
+                self._pause = 0.0
                 if self.dead_letters is None:
                     raise Ended(error) from error
                 log.warning("Message %s/%d/%d: %s; the last attempt", *self.place, what)
                 return 0.0
-        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        pause = self._pause or self.first_pause
+        self._pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         log.warning("Message %s/%d/%d: %s; again in %.1f s", *self.place, what, pause)
         return pause
 
@@ -122,13 +117,11 @@ def passes_by_itself(error: BaseException) -> bool:
     if (state := sqlstate_of(error)) is not None:
         return state.startswith(_PASSING_STATES) and state != _QUERY_CANCELED
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    return lost or any(map(_is_lost, (error, getattr(error, "orig", None), error.__cause__)))
-
-
-def _is_lost(error: object) -> bool:
-    """Return whether an error is a driver's own about its connection, which SQLAlchemy and Django wrap."""
-    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
-    return not kinds.isdisjoint(product(("psycopg", "psycopg2", "pg8000"), ("OperationalError", "InterfaceError")))
+    return lost or any(
+        kind.__name__ in {"OperationalError", "InterfaceError"} and kind.__module__.startswith(("psycopg", "pg8000"))
+        for one in (error, getattr(error, "orig", None), error.__cause__)  # SQLAlchemy and Django wrap the driver's own
+        for kind in type(one).__mro__
+    )
 
 
 def described(error: BaseException) -> str:

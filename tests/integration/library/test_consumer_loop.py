@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import asyncpg
 import psycopg
@@ -166,12 +168,6 @@ def test_error_without_a_dead_letter_topic_ends_the_call(work: Work) -> None:
         wait_until(lambda: work.effects() == ["tea", "bad"])
 
 
-def _raised(error: Exception | None) -> bool:
-    if error:
-        raise error
-    return False
-
-
 def test_handler_that_rolls_back_has_handled_nothing(work: Work) -> None:
     """COMMIT would report nothing, and the message be lost."""
     work.insert = text("ROLLBACK")
@@ -185,11 +181,11 @@ def test_outage_of_the_database_counts_as_no_attempt(work: Work, caplog: pytest.
     passing = [psycopg.errors.AdminShutdown(), psycopg.errors.SerializationFailure(), ConnectionResetError()]
     passing += [psycopg2.OperationalError(), psycopg.errors.ReadOnlySqlTransaction(), PublishFailed()]
     failures = iter([*passing, *(psycopg.OperationalError() for _ in range(3))])
-    away, once = iter([OSError("Multiple exceptions"), TimeoutError()]), work.inbox.once
+    away = chain([OSError("Multiple exceptions"), TimeoutError()], repeat(DEFAULT))
     work.fails = lambda _: next(failures, None)
-    work.inbox.once = lambda *given: _raised(next(away, None)) or once(*given)  # type: ignore[method-assign]
+    work.inbox.once = Mock(wraps=work.inbox.once, side_effect=away)  # type: ignore[method-assign]
     work.write("tea")
-    with caplog.at_level(logging.INFO), work.running(attempts=1, first_pause_seconds=0.25) as done:
+    with caplog.at_level(logging.INFO), work.running(attempts=1, first_pause_seconds=0.01) as done:
         wait_until(lambda: done.done() or work.effects() == ["tea"], timeout=180)
         assert len(work.calls) == 10
     assert not [line for line in caplog.messages if "poll interval" in line]

@@ -25,7 +25,7 @@ def test_without_kafkas_source_the_command_that_gets_it_is_named(
 ) -> None:
     monkeypatch.setattr(java_admin, "JavaPackage", object)  # what py4j gives for a class that is not there
     settings = LandSettings(
-        bootstrap_servers="localhost:1", topics="orders", output=str(tmp_path), checkpoint=str(tmp_path)
+        bootstrap_servers="localhost:1", topics="orders", output=str(tmp_path / "lake"), checkpoint=str(tmp_path)
     )
     with pytest.raises(SourceError, match=r'no Kafka source\. .* --jars "\$\(outbox land jars\)"') as told:
         JavaAdmin(session(), settings)

@@ -98,9 +98,10 @@ def test_all_end_in_their_time(own: Stack, site: Site, server: str, tmp_path: Pa
     site.wait_visible(1, "orders")
     wait_until(lambda: "Checker started" in checker.output() and get(port, "/readyz")[0] == 200)
     asked = [["find", "--key", "k", "--topic", topic], ["trace", ID], ["pending"], ["discarded"]]
+    asked += [["resolve", ID, "--commit", "--reason", "r", "--yes"]] if server == "kafka" else []  # asks Kafka alone
     with _frozen(own, server), ExitStack() as requests:
         wait_until(lambda: get(port, "/readyz")[0] == 503, explain=site.logs)
-        for words in (*asked, ["resolve", ID, "--commit", "--reason", "r", "--yes"]):
+        for words in asked:
             command = site.start_module("outbox", *words, extra=tables)
             wait_until(partial(_asks, command))
             assert (_end(command) < AT_ONCE, command.wait()) == (True, -signal.SIGTERM), words

@@ -25,7 +25,7 @@ class BatchPolicy:
 
 
 REST_SECONDS_EACH = 0.0005
-REST_SECONDS_MAX = 0.025
+REST_SECONDS_MAX = 0.02
 """A small Kafka transaction costs the broker milliseconds, whatever it holds: many messages wait for company, up to
 this, and one alone does not."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from sys import intern
 from types import MappingProxyType
 from typing import LiteralString, NamedTuple
 
@@ -72,16 +73,15 @@ class DiscardedRows:
             with opened_rows(self.source, self._settings) as view:
                 found = view.connection.cursor().stream(view.table.compose(_LIST))
                 for xid, us, service, reason, detail, count, discarded_ms in found:
-                    of = (table_transaction_id(xid, us), service, reason, detail, count, us // 1_000)
+                    of = (intern(service), intern(reason), intern(detail), count, us // 1_000)  # texts repeat
                     ages = {"discarded_ms": discarded_ms, "expires_ms": discarded_ms + self._settings.keep_discarded_ms}
-                    yield DiscardedTransaction(*of, source=self.source, **ages)
+                    yield DiscardedTransaction(table_transaction_id(xid, us), *of, source=self.source, **ages)
         except ConfigurationError as error:
             self.unread.add(f"table source {self.source}")
             warn(str(error))
 
-    def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, comment: str) -> None:
+    def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, _: str) -> None:
         """Move rows back into the message table, behind all that wait, or delete them; each transaction by itself."""
-        del comment  # no record of the database holds it
         with opened_rows(self.source, self._settings, writes=True) as view:
             for one in chosen:
                 self._decide(view, one, kind)

@@ -109,7 +109,7 @@ class Resolution:
         if is_young and self.case.seen.standing in {SourceState.NO_ROW, SourceState.LISTENER}:
             self.case.ruling = YOUNG
         if text and not self.case.is_refused:
-            (self.case,) = self._cases(found, text)
+            (self.case,) = self._cases([self.case.found], text)
         return self.case.document(self.kind)
 
     def _all(self, text: str) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Resolution:
             "not_read": not_read,
         }
 
-    def _find(self, *only: int) -> tuple[Sequence[UnsettledTransaction], Sequence[Gap]]:
+    def _find(self, *only: int) -> tuple[list[UnsettledTransaction], Sequence[Gap]]:
         """Return the undecided transactions, of some half partitions or all, and what was not read."""
         choice = Choice(self.id) if self.id else Choice(None, self.service, self.until)
         gathering, unread = self.context.gather(choice, sys.maxsize, *only)
@@ -165,10 +165,10 @@ class Resolution:
             "was decided. `outbox trace` shows more"
         )
 
-    def _cases(self, found: Sequence[UnsettledTransaction], text: str) -> Iterator[Case]:
-        """Yield transactions with their states; with a text they are decided: rows first, then the op markers (R32)."""
-        for start in range(0, len(found), AT_ONCE):
-            some = found[start : start + AT_ONCE]
+    def _cases(self, found: list[UnsettledTransaction], text: str) -> Iterator[Case]:
+        """Empty a list, and yield its cases; with a text they are decided: rows first, then the op markers (R32)."""
+        while some := found[:AT_ONCE]:
+            del found[:AT_ONCE]
             if text:
                 cases = self._judged(some, self._alive, decides=True)
                 self._send(cases, text)

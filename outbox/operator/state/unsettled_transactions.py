@@ -50,7 +50,7 @@ class UnsettledTransaction:
     first_append_time: int  # append time of its first half, ms since 1970 by the broker's clock
     incarnation: str | None = None
     offsets: dict[int, int] = field(default_factory=dict)  # of halves by position; of several of a position the first
-    targets: set[str] = field(default_factory=set)
+    targets: frozenset[str] = frozenset()
     parked: bool = False
     decisions: list[RecordedDecision] = field(default_factory=list)
     checks: int = 0  # how often the answer was UNKNOWN
@@ -138,6 +138,7 @@ class Gathering:
     sums: dict[ServicePartition, ServiceSum] = field(default_factory=dict)
     refused: DiscardReason | None = None  # why the only transaction of interest was discarded
     discarded: Counter[str] = field(default_factory=Counter)  # transactions by reason
+    _shared: dict[frozenset[str], frozenset[str]] = field(default_factory=dict)
     _taken: Counter[int] = field(default_factory=Counter)
     _kept: Counter[int] = field(default_factory=Counter)
     _parked: list[tuple[int, str]] = field(default_factory=list)  # heap, the youngest first
@@ -157,7 +158,8 @@ class Gathering:
         transaction = self.found.get(id_)
         if transaction and transaction.partition == half.partition:  # a copy in another one goes with the original
             transaction.offsets.setdefault(control.position, half.offset)
-            transaction.targets.add(control.topic)
+            both = transaction.targets | {control.topic}
+            transaction.targets = self._shared.setdefault(both, both)
 
     def _open(self, half: Half) -> None:
         control, id_ = half.control, half.control.transaction_id
@@ -166,7 +168,7 @@ class Gathering:
             self._others[id_] = place
             return
         self._kept[half.partition] += 1
-        of = (control.service, control.truth, half.partition, half.append_time, control.options.incarnation)
+        of = (place[0], control.truth, half.partition, half.append_time, control.options.incarnation)
         self.found[id_] = UnsettledTransaction(id_, *of)
 
     def _count(self, service: str, partition: int, append_time: int) -> ServicePartition:
@@ -224,10 +226,8 @@ class Gathering:
 
     def since(self) -> dict[int, int]:
         """Return the append time of the oldest transaction by half partition, ms since 1970."""
-        oldest: dict[int, int] = {}
-        for (_, partition), sum_ in self.sums.items():
-            oldest[partition] = min(oldest.get(partition, sum_.oldest_ms), sum_.oldest_ms)
-        return oldest
+        youngest_first = sorted(self.sums.values(), key=lambda one: -one.oldest_ms)
+        return {one.half_partition: one.oldest_ms for one in youngest_first}
 
     def unanswered(self, until_ms: int) -> Counter[str]:
         """Return of how many transactions until a time no listener has answered a check, by service."""

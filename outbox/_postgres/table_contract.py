@@ -157,7 +157,8 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
                          = ROW(i.indkey, i.indnkeyatts, i.indclass, i.indcollation)::text) ORDER BY 1),
        coalesce(serial.way, 0), serial.schema, serial.name, getdatabaseencoding()::text,
        (c.relreplident = 'n' OR c.relreplident = 'd' AND key.columns IS NULL) AND EXISTS (SELECT FROM pg_publication p,
-           pg_get_publication_tables(p.pubname) t WHERE t.relid = c.oid AND (p.pubdelete OR p.pubupdate))
+           pg_get_publication_tables(p.pubname) t WHERE t.relid = c.oid AND (p.pubdelete OR p.pubupdate)),
+       EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid)
   FROM unnest(CAST(%(places)s AS text[])) WITH ORDINALITY AS given (place, number)
   LEFT JOIN pg_class c ON c.oid = to_regclass(given.place)
   LEFT JOIN LATERAL (SELECT CASE c.relkind WHEN 'p' THEN ARRAY(SELECT relid::oid FROM pg_partition_tree(c.oid))
@@ -207,6 +208,7 @@ class Facts(NamedTuple):
     sequence: str | None
     encoding: str
     has_no_identity: bool
+    is_subscribed: bool
     is_restarted: bool = False
     has_other_function: bool = False
 
@@ -388,6 +390,13 @@ CONTRACT = (
         lambda facts, _: "has no replica identity, and is in a publication" if facts.has_no_identity else "",
         "Postgres refuses to change or delete a row of it",
         "run ALTER TABLE {table} REPLICA IDENTITY DEFAULT, or take it out of the publication",
+    ),
+    Condition(
+        "in no subscription",
+        frozenset({Table.MESSAGE, Table.SCHEDULED, Table.SOURCE}),
+        lambda facts, _: "is in a subscription" if facts.is_subscribed else "",
+        "another server adds and deletes rows",
+        "run DROP SUBSCRIPTION, or take it out of the publication and run ALTER SUBSCRIPTION … REFRESH PUBLICATION",
     ),
     Condition(
         "in a database in UTF8 or LATIN1",

@@ -125,15 +125,16 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     ),
     "trigger": trigger("message", "soft", "BEFORE DELETE ON FOR EACH ROW"),
     "trigger of evidence": trigger("delivered", "soft", "AFTER INSERT ON FOR EACH ROW"),
-    "rule": (
-        "CREATE RULE kept AS ON DELETE TO {n}_message DO INSTEAD NOTHING",
-        "_message has rules: kept",
-        "drop them",
-    ),
+    "rule": ("CREATE RULE r AS ON DELETE TO {n}_message DO INSTEAD NOTHING", "_message has rules: r", "drop them"),
     "no replica identity": (
         "CREATE PUBLICATION {n} FOR TABLE {n}_message; ALTER TABLE {n}_message REPLICA IDENTITY NOTHING",
         "_message has no replica identity",
         "REPLICA IDENTITY DEFAULT",
+    ),
+    "subscription": (  # a real one needs another server
+        "SET allow_system_table_mods = on; INSERT INTO pg_subscription_rel VALUES (0, '{n}_message'::regclass, 'r')",
+        "_message is in a subscription",
+        "DROP SUBSCRIPTION",
     ),
     "cache": (f"{ID} SET CACHE 20", SEQUENCE, "SET CACHE 1"),
     "cache of later ids": (LATER.format("SET CACHE 20"), "_scheduled has another sequence", "SET CACHE 1"),

@@ -55,6 +55,11 @@ def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, 
         log.warning("Batch timed out", next_messages=limit.messages, next_bytes=limit.bytes, **owner)
 
 
+def usual_time_outs(**owner: int | str) -> None:
+    """Log that the next producer has the usual time-outs, after one with longer ones did not take over."""
+    log.warning("Usual time-outs again: longer ones may be above the brokers' transaction.max.timeout.ms", **owner)
+
+
 def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
     """Log that transactions begin to wait for real topics, or wait no longer."""
     for topic, detail in news:

@@ -141,6 +141,12 @@ class BatchFeedback:
         real = {topic: name for topic, name in found.errors.items() if topic != self._discard_topic}
         return self.refusals.failed(found._replace(errors=real), int(seconds * 1_000), now)
 
+    def not_taken_over(self, **owner: int | str) -> None:
+        """Let the next producer have the usual time-outs: it may be that Kafka refuses longer ones."""
+        if self.volume.patience > 1:
+            report.usual_time_outs(**owner)
+            self.volume.patience = 1
+
     def delivered(self, sent: Sent, seconds: float, *, timed_out: bool) -> None:
         if timed_out:
             self.volume.timed_out(sent.topics.total(), sent.size(), is_single=False)

@@ -179,7 +179,11 @@ class _SourceThread(threading.Thread):
         """Return an initialised producer; a former owner cannot commit any more."""
         settings, patience = self._cluster.settings, self._feedback.volume.patience
         connection = {"linger.ms": LINGER_MS, **settings.polled_connection()}
-        return TransactionalDelivery(connection, kafka.group, patience, kafka.group)
+        try:
+            return TransactionalDelivery(connection, kafka.group, patience, kafka.group)
+        except DeliveryError:
+            self._feedback.not_taken_over(source=self._source)
+            raise
 
     def _hanging(self, table: OwnedTable, delivery: TransactionalDelivery) -> HangingTransactions:
         settings, admin, description, _ = self._cluster

@@ -58,10 +58,6 @@ class Volume:
         if is_single:
             self.patience = min(2 * self.patience, PATIENCE_MAX)
 
-    def be_impatient(self) -> None:
-        """Let the next producer have the usual time-outs: it may be that Kafka refuses longer ones."""
-        self.patience = 1
-
     def written(self, messages: int, size: int, seconds: float) -> None:
         """Let the next batch be twice as large if this one filled at least half of its limit in a short time."""
         limit, policy = self.limit, self._policy

@@ -88,7 +88,7 @@ class ServedPartitions:
             return self._take_over.fence(number)
 
     def _not_fenced(self, number: int, error: DeliveryError) -> None:
-        self._take_over.feedback_of(number).volume.be_impatient()
+        self._take_over.feedback_of(number).not_taken_over(partition=number)
         self.try_later(number, str(error))
         if error.fenced:
             self._give_way(number)

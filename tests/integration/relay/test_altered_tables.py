@@ -54,35 +54,15 @@ def test_a_table_with_a_trigger_is_not_taken_over_until_it_is_dropped(store: Sit
     assert _values(store) == [b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize(
-    ("harm", "words", "repair"),
-    [
-        (
-            (
-                "CREATE TRIGGER more BEFORE UPDATE ON {message} FOR EACH ROW EXECUTE FUNCTION"
-                " suppress_redundant_updates_trigger()"
-            ),
-            "has triggers: more",
-            "DROP TRIGGER more ON {message}",
-        ),
-        (
-            "ALTER TABLE {message} ALTER COLUMN id SET CACHE 20",
-            "another sequence of ids",
-            "ALTER TABLE {message} ALTER COLUMN id SET CACHE 1",
-        ),
-    ],
-)
-def test_a_table_that_is_altered_while_it_is_served_halts_within_the_minute(
-    store: Site, harm: str, words: str, repair: str
-) -> None:
+def test_a_table_that_is_altered_while_it_is_served_halts_within_the_minute(store: Site) -> None:
     service = relay(store)
     _publish(store)
     store.wait_visible(3, "orders")
-    execute(store, harm)
-    wait_until(_said(service, words), explain=store.logs)
+    execute(store, "ALTER TABLE {message} ALTER COLUMN id SET CACHE 20")
+    wait_until(_said(service, "another sequence of ids"), explain=store.logs)
     _publish(store)
     assert _values(store) == [b"1", b"2", b"3"]
-    execute(store, repair)
+    execute(store, "ALTER TABLE {message} ALTER COLUMN id SET CACHE 1")
     store.wait_visible(6, "orders")
     assert _values(store) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 

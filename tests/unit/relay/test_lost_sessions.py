@@ -6,15 +6,17 @@ from unittest.mock import MagicMock
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from outbox._rules.source_progress import Progress
 from outbox._service.channels.channel_context import thread_pool
 from relay.delivery.producer import DeliveryError
 from relay.delivery.rules.volume import PATIENCE_MAX, BatchPolicy
 from relay.delivery.sending import BatchFeedback
-from relay.table import table_source
+from relay.table import source_threads, table_source
 from relay.table.owned_table import IDLE_SECONDS, Window
 from relay.table.rows import Row
+from relay.table.source_threads import _SourceThread
 from relay.table.table_source import TableSource
 from tests.unit.relay.test_partition_worker import Clock
 
@@ -106,3 +108,13 @@ def test_a_step_that_fails_ends_the_owner(feedback: BatchFeedback, monkeypatch: 
         delivery.commit.call_args.args[3]()
     delivery.commit.side_effect = DeliveryError("no coordinator")
     _turn(Table(Clock(), _rows(2, 1), 0.0), feedback, monkeypatch, delivery)
+
+
+def test_longer_time_outs_that_kafka_refuses_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`transaction.max.timeout.ms` of the brokers may be below them."""
+    thread = _SourceThread("shop", MagicMock(), MagicMock())
+    thread._feedback.volume.patience = PATIENCE_MAX
+    monkeypatch.setattr(source_threads, "TransactionalDelivery", MagicMock(side_effect=DeliveryError("refused")))
+    with pytest.raises(DeliveryError), capture_logs() as logs:
+        thread._delivery(MagicMock())
+    assert (thread._feedback.volume.patience, [line["source"] for line in logs]) == (1, ["shop"])

@@ -10,6 +10,7 @@ import psycopg
 
 from outbox._failpoints import failpoint
 from outbox._postgres.ddl import missing_rights, written
+from outbox._postgres.dsn import query_problem
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.number_arrays import Xids, listed, register
 from outbox._postgres.source_statements import PROGRESS
@@ -17,7 +18,7 @@ from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Progress
 from outbox._service.exit_codes import UnsafeError
 from outbox._settings.declared import TableSettings
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, TableError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.table.named_rows import columns
 from relay.table.owned_table import HALTED, OwnedTable, Window, is_id, refusals
@@ -208,6 +209,11 @@ class SourceTable(OwnedTable):
         except psycopg.errors.InvalidTextRepresentation as error:
             self.verify()
             raise ConfigurationError(f"The ids of {self.full_name} were set back. It is examined again.") from error
+        except (psycopg.DataError, psycopg.InternalError) as error:  # of one row, as in a damaged page
+            raise TableError(
+                f"A row of {self.full_name} cannot be read, one of the first {rows} with an id above {place.last}: "
+                f"{query_problem(error)}. If that lasts, repair the row; to delete it loses its message."
+            ) from error
         failpoint("relay.table_read")
         is_cut = len(found) == rows or (bool(found) and found[-1][11] >= size)
         if len(found) > 1 and found[-1][11] > size:

@@ -23,6 +23,7 @@ import structlog
 from outbox._failpoints import failpoint
 from outbox._rules.broker_clock import BrokerClock
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
+from outbox.errors import TableError
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.delivery.delivery_telemetry import at_gate, became_visible, refused
@@ -148,12 +149,12 @@ class TableSource:
         self._window, self._window_at = Window((), frozenset(), 0), time.monotonic()
         try:
             return self._deliver_window()
-        except psycopg.OperationalError:
+        except (psycopg.OperationalError, TableError):
             self._be_modest()
             raise
 
     def _be_modest(self) -> None:
-        """Read less from now on: the session was lost while a window was read, or worked on (R34)."""
+        """Read less from now on: the session was lost while a window was read, or worked on, or a row failed (R34)."""
         rows, volume = self._window.rows, self._feedback.volume
         messages, size = (len(rows), size_of(rows)) if rows else (volume.limit.messages, volume.limit.bytes)
         share = IDLE_SECONDS / max(time.monotonic() - self._window_at, IDLE_SECONDS)

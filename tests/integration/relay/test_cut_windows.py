@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 
+from outbox.errors import TableError
 from tests.support.harness import Site
 from tests.support.message_rows import insert_message, publish, source_table
 
@@ -21,3 +22,11 @@ def test_what_the_bytes_of_a_window_cut_is_behind_it(store: Site, more: int) -> 
         assert ([row[7] for row in first.rows], first.is_full, len(first.beyond)) == ([b"one"], True, 1)
         source.take(first, 1)
         assert [row[1] for row in source.window(10, 10_000, (row[1],)).rows] == [first.rows[0][1] + 1]
+
+
+def test_a_row_that_cannot_be_read_is_told_by_its_place(store: Site) -> None:
+    with source_table(store) as source:
+        source.progress()
+        source._window = "SELECT 1 / 0"
+        with pytest.raises(TableError, match="one of the first 10 with an id above 0: division by zero"):
+            source.window(10, 10_000, ())

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from outbox._rules.source_progress import Progress
 from outbox._service.channels.channel_context import thread_pool
+from outbox.errors import TableError
 from relay.delivery.producer import DeliveryError
 from relay.delivery.rules.volume import PATIENCE_MAX, BatchPolicy
 from relay.delivery.sending import BatchFeedback
@@ -27,6 +28,7 @@ class Table:
     """A table whose session is lost after so many seconds: while it is read, or later."""
 
     name = origin = "shop"
+    error: Exception = psycopg.OperationalError("server closed the connection unexpectedly")
 
     def __init__(self, clock: Clock, rows: Sequence[Row], seconds: float) -> None:
         self.clock, self.rows, self.seconds = clock, rows, seconds
@@ -36,14 +38,14 @@ class Table:
         self.limits.append(rows)
         self.clock.now += self.seconds
         if not self.rows:
-            raise psycopg.OperationalError("server closed the connection unexpectedly")
+            raise self.error
         return Window(self.rows, frozenset(), 0)
 
     def take(self, *_: object) -> None:
         """It is not read again."""
 
     def move(self, *_: object) -> Progress:
-        raise psycopg.OperationalError("server closed the connection unexpectedly")
+        raise self.error
 
 
 def _rows(transactions: int, each: int) -> list[Row]:
@@ -71,13 +73,17 @@ def _turn(
     with thread_pool(1) as session:
         source = TableSource(table, delivery, MagicMock(), admission, lookup, feedback, MagicMock(), session)  # type: ignore[arg-type]
         source._progress = Progress("a", 0, 0, ())
-        with pytest.raises(psycopg.OperationalError):
+        with pytest.raises(type(table.error)):
             source._turn()
 
 
-def test_a_window_that_loses_its_session_is_halved(feedback: BatchFeedback, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [Table.error, TableError("a row cannot be read")])
+def test_a_window_that_loses_its_session_is_halved(
+    feedback: BatchFeedback, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     """Down to one row, with a session that may be idle for longer: else a slow line never gets anything through."""
     table = Table(Clock(), (), 1.0)
+    table.error = error
     for _ in range(20):
         _turn(table, feedback, monkeypatch)
     assert table.limits[:3] == [5_000, 2_500, 1_250]

@@ -209,7 +209,7 @@ class SourceTable(OwnedTable):
         except psycopg.errors.InvalidTextRepresentation as error:
             self.verify()
             raise ConfigurationError(f"The ids of {self.full_name} were set back. It is examined again.") from error
-        except (psycopg.DataError, psycopg.InternalError) as error:  # of one row, as in a damaged page
+        except (psycopg.DataError, psycopg.errors.InternalError_, psycopg.errors.DataCorrupted) as error:  # a row
             raise TableError(
                 f"A row of {self.full_name} cannot be read, one of the first {rows} with an id above {place.last}: "
                 f"{query_problem(error)}. If that lasts, repair the row; to delete it loses its message."

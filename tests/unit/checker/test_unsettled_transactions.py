@@ -41,7 +41,7 @@ def test_halves_of_a_transaction_are_put_together() -> None:
     found = gathering.found["a"]
     assert (found.offsets, found.positions) == ({0: 5, 1: 7}, Positions.first(2))
     assert (found.first_offset, found.last_offset, found.first_append_time) == (5, 7, 1_005)
-    assert (found.targets, found.incarnation, found.decision) == ({"real"}, "today", None)
+    assert (found.targets, found.incarnation, found.decision) == (frozenset({"real"}), "today", None)
     request = found.request(TOPIC)
     assert (request.positions, request.first_offset, request.last_offset) == (Positions.first(2), 5, 7)
     assert (request.partition, request.topic_id, request.incarnation) == (0, TOPIC, "today")

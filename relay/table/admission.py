@@ -91,10 +91,8 @@ class Admission:
         """Let the next window hold all that waits."""
         lowest = min(self._waiting_ids, default=None)
         self._released = lowest if self._released is None else min(self._released, lowest or self._released)
-        self._waiting.clear()
-        self._waiting_ids.clear()
-        self._rows.clear()
-        self._blocked.clear()
+        for kept in (self._waiting, self._waiting_ids, self._rows, self._blocked):
+            kept.clear()
 
     def release_crowding(self) -> None:
         """Give up the older half of those that wait for topics, if more rows wait than may."""

@@ -47,12 +47,9 @@ class ReadCursor:
     """What is read of one message table by its owner."""
 
     def __init__(self) -> None:
-        self.place = Place()
-        """Where the next read begins."""
-        self.highest = 0
-        """No higher id was read."""
-        self.first = 0
-        """No lower row was there when it was read last."""
+        self.place = Place()  # where the next read begins
+        self.highest = 0  # no higher id was read
+        self.first = 0  # no lower row was there when it was read last
         self._read = Place()  # the place before the last read, with the snapshot of that read
         self._ends_at = 0
 

@@ -82,9 +82,8 @@ class RowTransaction:
 
     def keyed_ids(self) -> Iterator[tuple[OrderingKey, int]]:
         """Yield the ids of the rows that have a key, with their ordering keys."""
-        return (
-            (((self.service, row.key), row.id)) for message in self.messages if (row := message.row).key is not None
-        )
+        rows = (message.row for message in self.messages)
+        return (((self.service, row.key), row.id) for row in rows if row.key is not None)
 
     def ordering_keys(self) -> set[OrderingKey]:
         return {key for key, _ in self.keyed_ids()}

@@ -278,8 +278,7 @@ class SourceTable(OwnedTable):
 
     def _purge(self) -> bool:
         parameters = {"keep_ms": self._keep_ms, "rows": PURGE_ROWS}
-        row = self._connection.execute(self._table.compose(_PURGE), parameters).fetchone()
-        return row == (PURGE_ROWS,)
+        return self._connection.execute(self._table.compose(_PURGE), parameters).fetchone() == (PURGE_ROWS,)
 
     def _wake(self) -> bool:
         rows = self._wake_rows

@@ -85,12 +85,8 @@ class TableSource:
         stopping: Callable[[float], bool],
         session: ThreadPoolExecutor,
     ) -> None:
-        self._table = table
-        self._delivery = delivery
-        self._kafka = kafka
-        self._admission = admission
-        self._lookup = lookup
-        self._feedback = feedback
+        self._table, self._delivery, self._kafka = table, delivery, kafka
+        self._admission, self._lookup, self._feedback = admission, lookup, feedback
         self._sending = Sending(delivery, lookup.gate, feedback, {"source": table.name})
         self._stopping = stopping
         self._clock = BrokerClock()  # of the database
@@ -227,16 +223,12 @@ class TableSource:
         try:
             if rows:
                 self._read_ahead()
-                self._deliver(rows, partial(self._finish, step))
+                self._deliver(rows, step.result)
         finally:
-            self._finish(step)
+            step.result()  # its failure comes before that of the delivery, which may only follow from it
         for transaction, finding in admitted.refused:
             refused(transaction.id, transaction.service, finding)
         return bool(rows)
-
-    def _finish(self, step: Future[Progress]) -> None:
-        """Wait for a step. Its failure comes before that of the delivery, which may only follow from it."""
-        step.result()
 
     def _read_ahead(self) -> None:
         """Read the next window while this one is written, unless it is time to use the session for something else."""

@@ -19,30 +19,32 @@ ID_ARRAYS: Mapping[str, LiteralString] = {
 }
 """Types that an id column may have, and the type of an array of its ids."""
 
+Forms = Mapping[str, LiteralString]
+"""The SQL of the text of columns, by name or by type."""
+
 INTEGERS = frozenset({"int2", "int4", "int8"})
 TIMES = frozenset({"timestamptz", "timestamp"})
 MARKS = frozenset({*TIMES, "bool"})
 
 PLAIN: LiteralString = "{}::text"
-_CLIENTS: Mapping[str, LiteralString] = {"bpchar": "textin(bpcharout({}))", "inet": "textin(inet_out({}))"}
+_CLIENTS: Forms = {"bpchar": "textin(bpcharout({}))", "inet": "textin(inet_out({}))"}
 """Types of which a cast to text is not what clients read: it cuts blanks off, and adds a netmask."""
 
 _MICROSECONDS: LiteralString = "CAST(extract(epoch FROM {0}) * 1000000 AS bigint)::text"
+_MILLISECONDS: LiteralString = "CAST(extract(epoch FROM {0}) * 1000 AS bigint)::text"
 _ZONED: LiteralString = (
     'CASE WHEN isfinite({0}) THEN to_char({0}, \'YYYY-MM-DD"T"HH24:MI:SS.%s"Z"\') ELSE {0}::text END'
 )
-_DEBEZIUM: Mapping[str, LiteralString] = {
+_DEBEZIUM: Forms = {
     **dict.fromkeys(("text", "varchar", "int2", "int4", "int8", "bool", "uuid", "json", "jsonb", "enum"), PLAIN),
     **_CLIENTS,
     "numeric with a precision": PLAIN,
     "money": "{}::numeric::text",
     "date": "CASE WHEN isfinite({0}) THEN ({0} - date '1970-01-01')::text ELSE {0}::text END",
     "time": _MICROSECONDS,
-    "time of ms": "CAST(extract(epoch FROM {0}) * 1000 AS bigint)::text",
+    "time of ms": _MILLISECONDS,
     "timestamp": f"CASE WHEN isfinite({{0}}) THEN {_MICROSECONDS} ELSE {{0}}::text END",
-    "timestamp of ms": (
-        "CASE WHEN isfinite({0}) THEN CAST(extract(epoch FROM {0}) * 1000 AS bigint)::text ELSE {0}::text END"
-    ),
+    "timestamp of ms": f"CASE WHEN isfinite({{0}}) THEN {_MILLISECONDS} ELSE {{0}}::text END",
     "timestamptz": _ZONED.replace("%s", "US"),
     "timestamptz of ms": _ZONED.replace("%s", "MS"),
     "interval": (  # a month has 30.4375 days

@@ -106,19 +106,9 @@ class RowReader:
         service = self._service
         if self._layout.column("service"):
             service = (found.service or b"").decode(self._codec, "replace")
-        return Row(
-            found.xmin,
-            RowId(place, found.id, self.message(found.id), error),
-            found.read_ms * 1_000 - EPOCH_US,
-            service,
-            topic,
-            ANY_PARTITION if found.partition is None else found.partition,
-            found.timestamp,
-            key,
-            value,
-            names,
-            values,
-        )
+        writer = found.xmin, RowId(place, found.id, self.message(found.id), error), found.read_ms * 1_000 - EPOCH_US
+        partition = ANY_PARTITION if found.partition is None else found.partition
+        return Row(*writer, service, topic, partition, found.timestamp, key, value, names, values)
 
     def _text(self, stored: bytes | None, what: str) -> str | None:
         try:

@@ -11,13 +11,13 @@ from outbox._postgres.ddl import identifier, literal
 from outbox._postgres.source_statements import COUNTED
 from outbox._rules.foreign_layout import Layout, QualifiedName
 from outbox.settings import TableNames
-from relay.table.foreign.foreign_columns import ID_ARRAYS, PLAIN, TIMES
+from relay.table.foreign.foreign_columns import ID_ARRAYS, PLAIN, TIMES, Forms
 from relay.table.foreign.foreign_rows import MAX_BYTES
 
 _STRINGS = frozenset({"bytea", "text", "varchar"})
 """Types whose values have a length that is known without reading them."""
 
-_KEPT: Mapping[str, LiteralString] = {
+_KEPT: Forms = {
     "json": "json_typeof({}) IS DISTINCT FROM 'null'",
     "jsonb": "jsonb_typeof({}) IS DISTINCT FROM 'null'",
 }
@@ -109,12 +109,7 @@ class ForeignStatements(NamedTuple):
 
 
 def make_statements(
-    layout: Layout,
-    names: TableNames,
-    name: QualifiedName,
-    types: Mapping[str, str],
-    mark: str,
-    forms: Mapping[str, LiteralString],
+    layout: Layout, names: TableNames, name: QualifiedName, types: Mapping[str, str], mark: str, forms: Forms
 ) -> ForeignStatements:
     """Return the statements.
 
@@ -168,9 +163,7 @@ def _parts(layout: Layout, name: QualifiedName, types: Mapping[str, str], mark: 
     }
 
 
-def _contents(
-    layout: Layout, types: Mapping[str, str], mark: str, forms: Mapping[str, LiteralString]
-) -> dict[str, str]:
+def _contents(layout: Layout, types: Mapping[str, str], mark: str, forms: Forms) -> dict[str, str]:
     size = _size(layout, types, forms, whole=not mark)
     bounded = {role: _bounded(size, _bytes(layout.column(role), types, forms)) for role in ("key", "value")}
     headers = layout.column("headers")
@@ -202,7 +195,7 @@ def _copy(types: Mapping[str, str]) -> str:
     return _FIELDS.format(", ".join(fields))
 
 
-def _text(column: str, forms: Mapping[str, LiteralString]) -> str:
+def _text(column: str, forms: Forms) -> str:
     return forms.get(column, PLAIN).format(_column(column)) if column else "NULL::text"
 
 
@@ -215,12 +208,10 @@ def _integer(column: str) -> str:
     return f"{_column(column)}::bigint" if column else "NULL::bigint"
 
 
-def _bytes(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> str:
+def _bytes(column: str, types: Mapping[str, str], forms: Forms) -> str:
     if not column:
         return "NULL::bytea"
-    if types[column] == "bytea":
-        return _column(column)
-    return _stored(_text(column, forms))
+    return _column(column) if types[column] == "bytea" else _stored(_text(column, forms))
 
 
 def _milliseconds(column: str, types: Mapping[str, str]) -> str:
@@ -239,7 +230,7 @@ def _age(order: str, types: Mapping[str, str]) -> str:
     return "CASE WHEN isfinite({0}) THEN extract(epoch FROM clock_timestamp() - {0}) END".format(_column(order))
 
 
-def _size(layout: Layout, types: Mapping[str, str], forms: Mapping[str, LiteralString], *, whole: bool) -> str:
+def _size(layout: Layout, types: Mapping[str, str], forms: Forms, *, whole: bool) -> str:
     """Return the bytes of what is read of a row, or of the whole row if it may be copied."""
     read = {column for role in ("key", "value", "headers") if (column := layout.column(role))}
     read |= {column for column, _ in layout.placed}
@@ -250,7 +241,7 @@ def _size(layout: Layout, types: Mapping[str, str], forms: Mapping[str, LiteralS
     return "({} + 300)".format(" + ".join(lengths))
 
 
-def _length(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> str:
+def _length(column: str, types: Mapping[str, str], forms: Forms) -> str:
     string = _column(column) if types[column] in _STRINGS else _text(column, forms)
     return f"coalesce(octet_length({string})::bigint, 0)"
 

@@ -95,23 +95,19 @@ class ForeignTable(OwnedTable):
         return Progress(incarnation, batch, delivered, rows, *nonces)
 
     def _check(self) -> TableFacts:
-        name = self._source.full_name
-        facts = check_fits(name, self._layout, facts_of(self._connection, self._source.full_name), self._mark)
+        name, order = self._source.full_name, self._layout.order
+        facts = check_fits(name, self._layout, facts_of(self._connection, name), self._mark)
         if not has_index(self._layout, facts, self._mark):
             log.warning("Foreign table has no index for its order", source=self.name, create=self._index(facts))
-        if has_cache(self._connection, self._source.full_name, self._layout.order):
-            log.warning(
-                "Foreign table has no order: its sequence has a cache", source=self.name, column=self._layout.order
-            )
+        if has_cache(self._connection, name, order):
+            log.warning("Foreign table has no order: its sequence has a cache", source=self.name, column=order)
         return facts
 
     def _index(self, facts: TableFacts) -> str:
         """Return the statement that creates the index which the relay's reads need."""
         columns = ", ".join(map(identifier, dict.fromkeys((self._layout.order, self._layout.columns["id"]))))
-        made = f"CREATE INDEX CONCURRENTLY ON {self._source.full_name} ({columns})"
-        if not self._mark:
-            return made
-        return f"{made} WHERE {waiting_rows(identifier(self._mark), facts.types[self._mark])}"
+        where = f" WHERE {waiting_rows(identifier(self._mark), facts.types[self._mark])}" if self._mark else ""
+        return f"CREATE INDEX CONCURRENTLY ON {self._source.full_name} ({columns}){where}"
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
         cursor = self._connection.cursor(binary=True)

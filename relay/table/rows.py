@@ -165,6 +165,8 @@ def headers_of(names: Headers, values: Headers) -> Iterable[Header]:
     """Return the user's headers of a row."""
     known = _names(names) if isinstance(names, bytes) else _checked(names or ())
     if isinstance(values, bytes):
+        if not known and len(values) < ARRAY_HEAD:  # both are empty
+            return ()
         if len(known) == 1 and values[:4] == values[12:16] == _ONE and values[20:24] != _NULL:  # most have one
             return ((known[0], values[24:]),)
         given: Sequence[object] = elements(values)

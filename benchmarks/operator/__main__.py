@@ -71,7 +71,7 @@ def commands(ids: Ids, topic: str) -> list[Command]:
 def pages(ids: Ids) -> Mapping[str, str]:
     """Return the pages of the console, by the names of their figures."""
     return {
-        "first": "/",
+        "overview": "/",
         "find": f"/find?{urlencode({'key': 'undecided', 'since': '24h'})}",
         "story": f"/story?{urlencode({'id': ids.undecided})}",
     }

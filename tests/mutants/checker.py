@@ -41,9 +41,8 @@ from tests.mutants.runner.mutant import Harm
 def r08_read_after_the_rollback_row(
     connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]
 ) -> dict[str, Row]:
-    """The checker reads after it has tried the lock and placed the rollback row, in a statement of its own. An
-    application may commit while the checker is at it. What was read before does not show its row, and the rollback row
-    meets it: the verdict is PURGED, which only an operator ends: stuck."""
+    """The checker reads after it has placed the rollback row, in a statement of its own. Read before, the row of who
+    commits meanwhile is not seen, and meets the rollback row: PURGED, which only an operator ends."""
     return {}
 
 
@@ -51,8 +50,7 @@ def r08_read_after_the_rollback_row(
 @fails("integration/checker/test_fence_durability.py::test_a_row_that_is_not_replicated_is_not_told")
 def r09_synchronous_write(self: Fence, connection: psycopg.Connection[Any]) -> None:
     """A COMMITTED verdict leaves only after a synchronous write of the checker's own. A row is visible before it is
-    durable: its writer's wait for the disk or for the standby may have been cancelled, or the server crashed in it. If
-    the server is lost then, so is the row, and what was delivered says what the database does not."""
+    durable: if the server is lost then, what was delivered says what the database does not."""
 
 
 @mutant(Breaker.judge, "R10", Harm.LOST)
@@ -60,9 +58,8 @@ def r09_synchronous_write(self: Fence, connection: psycopg.Connection[Any]) -> N
 @fails("unit/checker/test_breaker.py::test_an_old_commit_shows_nothing_of_what_came_after_it")
 @fails("unit/checker/test_breaker.py::test_a_checker_that_starts_anew_counts_the_rollback_rows_that_are_there")
 def r10_circuit_breaker(self: Breaker, ids: Sequence[str], evidence: Evidence, now: float) -> bool:
-    """Of a service that commits nothing any more, no more is fenced than a crash can explain. A copy of a database has
-    the right incarnation. If the checker is pointed at it, or applications were moved to it and the checker was not,
-    what is asked about has no row there: all is rolled back, and committed messages are lost."""
+    """Of a service that commits nothing any more, no more is fenced than a crash can explain. In a copy of the
+    database, which has the right incarnation, what is asked about has no row: all is rolled back, and lost."""
     self._move(Event.EXPLAINED)
     return True
 
@@ -70,9 +67,8 @@ def r10_circuit_breaker(self: Breaker, ids: Sequence[str], evidence: Evidence, n
 @mutant(foreign, "R10", Harm.LOST)
 @fails("integration/checker/test_fence.py::test_another_incarnation_never_decides")
 def r10_incarnation(batch: Iterable[CheckRequest], incarnation: str | None) -> set[str]:
-    """A half names the incarnation of its database, and another one never decides. A wrong connection string, a staging
-    database or a fresh one has no rows: everything that is asked there would be fenced, and messages whose transactions
-    committed would be rolled back."""
+    """A half names the incarnation of its database, and another one never decides. A staging database has no rows:
+    everything that is asked there would be fenced, and messages of committed transactions rolled back."""
     return set()
 
 
@@ -112,9 +108,8 @@ def r11_below_the_watermark(
 @mutant(DeliveryReader.read, "R11", Harm.LOST)
 @fails("integration/checker/test_purge.py::test_what_moves_to_the_discard_topic_between_the_looks_stays")
 def r11_checkpoint_before_the_discard_topic(self: DeliveryReader) -> ChannelProgress:
-    """The purge reads the checkpoint first, and the discard topic after it. A transaction that moves to the discard
-    topic between the two looks is seen in neither place if they are taken the other way round: it is not there yet, and
-    below the checkpoint already. Its row is purged, and its decision is lost with it."""
+    """The purge reads the checkpoint first, and the discard topic after it. The other way round, what moves to the
+    discard topic in between is seen in neither place: its row is purged, and its decision is lost with it."""
     discards = self._read_discards()
     checkpoints = self._read_checkpoints()
     return self._progress(checkpoints, discards)
@@ -123,9 +118,8 @@ def r11_checkpoint_before_the_discard_topic(self: DeliveryReader) -> ChannelProg
 @mutant(DiscardIndex.read_on, "R11", Harm.LOST)
 @fails("integration/checker/test_purge.py::test_nothing_goes_while_the_discard_topic_is_held_back")
 def r11_discard_topic_to_its_end(self: DiscardIndex) -> frozenset[int]:
-    """The purge waits until it has read the discard topic to the end that readers do not see yet. A checkpoint may be
-    visible while the discard records of the same Kafka transaction are not: Kafka writes its marks one by one. Who
-    reads to the last stable offset takes such a transaction for delivered; its row is purged, and it is lost."""
+    """The purge reads the discard topic to the end that readers do not see yet. A checkpoint may be visible before the
+    discard records of its Kafka transaction: what lies there is taken for delivered, and its row purged."""
     ends = end_offsets(self._admin, {self._topic: len(self._next)}, stable=True)[self._topic]
     if self._behind(ends):
         self._read(ends)
@@ -137,9 +131,8 @@ def r11_discard_topic_to_its_end(self: DiscardIndex) -> frozenset[int]:
 @fails("unit/checker/test_settled.py::test_without_a_checkpoint_nothing_is_known_and_nothing_may_go")
 @fails("integration/checker/test_purge.py::test_without_a_checkpoint_that_proves_itself_nothing_goes")
 def r11_purge_by_settlement(progress: ChannelProgress) -> dict[int, int]:
-    """Rows leave by settlement and age, never by age alone. The row of a transaction that is not settled is the only
-    thing that says that it committed. If it is deleted because it is old, the next check takes its absence for a
-    rollback, and its message is lost."""
+    """Rows leave by settlement and age, never by age alone. Only its row says that a transaction committed: if it is
+    deleted because it is old, the next check takes its absence for a rollback, and its message is lost."""
     return {number: partition.end + 2**40 for number, partition in progress.partitions.items()}
 
 
@@ -148,9 +141,8 @@ def r11_purge_by_settlement(progress: ChannelProgress) -> dict[int, int]:
 def r11_second_look_at_the_watermark(
     connection: psycopg.Connection[Any], table: CallbackTable, placed: Sequence[str]
 ) -> None:
-    """Below the purge watermark nothing is fenced, not even by a fence that meets a purge. The fence's INSERT waits for
-    the purge's DELETE of the same row, and then finds its key free. Without a second look at the watermark the rollback
-    row stays: to its application a committed transaction is rolled back, and is done once more."""
+    """A fence that meets a purge leaves no rollback row. Its INSERT waits for the purge's DELETE of the same row, and
+    finds its key free: to its application a committed transaction is rolled back, and done once more."""
 
 
 @mutant(RequestAges.is_stale, "R25", Harm.STUCK)
@@ -159,18 +151,16 @@ def r11_second_look_at_the_watermark(
 @fails("unit/checker/test_check_intake.py::test_intake_with_a_wrong_wall_clock_reads_as_usual")
 @fails("integration/checker/test_checker.py::test_checker_with_a_wrong_clock_decides_and_ends")
 def r25_age_of_check_requests(self: RequestAges, partition: int, offset: int, append_time: int, monotonic: int) -> bool:
-    """The age of a check request is the difference of two append times of its partition, plus monotonic time. With a
-    wall clock that is ahead, the checker takes all requests for stale ones and drops them: what has no op marker is
-    stuck. With one that is behind, it works off a backlog that nobody needs."""
+    """The age of a check request is one of append times and monotonic time. With a wall clock that is ahead, the
+    checker drops all requests as stale ones: what has no op marker is stuck."""
     return append_time < time.time_ns() // 1_000_000 - STALE_MS
 
 
 @mutant(op_entry, "R26", Harm.OUT_OF_ORDER)
 @fails("unit/checker/test_verdicts.py::test_without_a_decision_there_is_silence")
 def r26_outages_do_not_count(request: CheckRequest, verdict: Verdict, row: Row | None) -> OpEntry | None:
-    """A check that could not be asked never counts: database down, local transaction still open. If it counts as an
-    answer UNKNOWN, a database that is down for a while uses up the checks of everything that waits: all of it is given
-    up undecided, out of its order, though its rows say COMMIT."""
+    """A check that could not be asked never counts. Counted as an answer UNKNOWN, an outage of a database uses up the
+    checks of all that waits: it is given up undecided, out of its order, though its rows say COMMIT."""
     if CONSEQUENCES[verdict] is None:
         return answer(request, OpKind.UNKNOWN, request.positions, request.first_offset, request.last_offset)
     return op_entry(request, verdict, row)
@@ -198,9 +188,8 @@ def r39_row_of_another_topic(row: Row, topic_id: str) -> Verdict:
 @mutant(server_limits, "R41", Harm.STUCK)
 @fails("integration/checker/test_checker.py::test_stopped_checker_is_replaced_and_does_no_harm")
 def r41_limits_of_the_server(idle_seconds: int) -> str:
-    """The server ends the session of a client that stands still inside a transaction. Without it, a checker that was
-    stopped or frozen inside a fence keeps its advisory locks: no other checker can decide these transactions, and their
-    ordering keys wait behind them for as long as it stands."""
+    """The server ends the session of a client that stands still inside a transaction. Without it a checker that is
+    frozen inside a fence keeps its locks: no other one decides these transactions, and their keys wait."""
     return ""
 
 
@@ -217,9 +206,8 @@ def r41_pipeline_in_the_fence(
     *,
     in_discard_topic: bool,
 ) -> bool:
-    """The checker sends no statement in a pipeline. The server ends a session that is idle in a transaction. Between
-    two commands of a pipeline a session is not idle but active, and no limit applies: a checker that is frozen there
-    keeps its advisory locks for as long as it stands."""
+    """The checker sends no statement in a pipeline. Between two commands of one a session is active, not idle, and no
+    limit of the server applies: a checker that is frozen there keeps its locks."""
     with connection.pipeline():
         return _insert(connection, table, channel, requests, in_discard_topic=in_discard_topic)
 

@@ -38,8 +38,7 @@ from tests.mutants.runner.mutant import Harm
 @fails("unit/relay/test_discards.py::test_what_was_delivered_is_not_delivered_again_when_the_op_is_read_again")
 def discard_index_after_delivery(self: Discards, transaction: Transaction) -> None:
     """What was delivered from the discard topic has left it, whatever a fetch would still return. Compaction is late:
-    the record of a delivered transaction can be read for a long time. If the index still names it, the same op, read
-    once more, has it delivered once more: doubled."""
+    if the index still names it, the same op, read once more, has it delivered once more: doubled."""
     transaction.state = State.PENDING
     self.unpin(transaction.id)
 
@@ -65,8 +64,7 @@ def r91_before_the_ops_are_read(self: Discards, now: int, soon_ms: int, ops_know
 @fails("unit/relay/test_ledger.py::test_what_was_due_before_a_restart_is_due_at_once_after_it")
 def due_time_at_restore(self: Ledger, half: Half, control: HalfControl) -> int:
     """A half is due by its own append time, also for a relay that reads it later. If the time counts from the reading,
-    each restart puts all checks off. A relay that is restarted more often than `transaction_timeout_ms`, by whatever
-    kills it, never asks about anything: what has no op marker is stuck, and its ordering key behind it."""
+    a relay that is restarted often never asks about anything: what has no op marker is stuck."""
     age = self._policy.transaction_timeout_ms if control.options.immunity is None else control.options.immunity
     return max(half.append_time, self.overdue.ops_known_until()) + age
 
@@ -74,9 +72,8 @@ def due_time_at_restore(self: Ledger, half: Half, control: HalfControl) -> int:
 @mutant(PartitionWorker._can_read_halves, "never pausing both partitions", Harm.STUCK)
 @fails("unit/relay/test_partition_worker.py::test_ops_are_read_on_while_the_half_partition_stands_still")
 def never_pausing_both_partitions(self: PartitionWorker) -> bool:
-    """Ops for halves ahead may wait only while halves can be read. The half partition stands still at its window, below
-    an undecided half. The op that decides it lies behind more early ops than there is room for. If they wait for
-    halves, and the halves for that op, the partition is stuck for ever."""
+    """Ops for halves ahead may wait only while halves can be read. The op that decides a window's lowest half may lie
+    behind more early ops than there is room for: if both wait for each other, it is for ever."""
     return True
 
 
@@ -85,9 +82,8 @@ def never_pausing_both_partitions(self: PartitionWorker) -> bool:
 @fails("unit/relay/test_discards.py::test_a_commit_whose_effect_was_not_committed_has_it_after_the_crash")
 @fails("unit/relay/test_discards.py::test_an_operator_has_pre_flight_look_again")
 def op_position(self: OpProgress, needed: Iterable[int | None]) -> OpCheckpoint:
-    """No op or verdict checkpoint passes an op whose half was not read, or whose effect is to come. Passed, it is not
-    read again after a crash. A decision on a half that lies ahead costs a check then; but one that an operator took on
-    what lies in the discard topic is taken once, and nobody asks about that again: the message is lost."""
+    """No op or verdict checkpoint passes an op whose half was not read, or whose effect is to come. It is not read
+    again after a crash, and nobody asks about what an operator has decided in the discard topic: lost."""
     head = max(self.next, self._restored_head)
     return OpCheckpoint(head, head)
 
@@ -100,9 +96,8 @@ _event = Transaction.event
 @fails("unit/relay/test_ledger.py::test_a_third_op_of_a_producer_does_not_end_a_dispute")
 @fails("unit/relay/test_ledger.py::test_commits_that_list_different_halves_contradict_each_other")
 def r14_contradictions(self: Transaction, entry: OpEntry, source: OpSource) -> Event | None:
-    """Ops that contradict each other are looked up, never first-wins. As RocketMQ has it, the first op to arrive
-    decides. A producer's COMMIT may be wrong, or of somebody else's making; if it is obeyed because it came first, the
-    message of a transaction that was rolled back is delivered: a phantom."""
+    """Ops that contradict each other are looked up, never first-wins. If a wrong or forged COMMIT is obeyed because it
+    came first, the message of a transaction that was rolled back is delivered: a phantom."""
     found = _event(self, entry, source)
     return None if found is Event.CONTRADICTION else found
 
@@ -131,9 +126,8 @@ def r19_lowest_unsettled(self: Progress) -> HalfCheckpoint:
 @mutant(Unsettled.settle, "R20", Harm.STUCK)
 @fails("unit/relay/test_unsettled.py::test_rolled_back_offsets_leave_checkpoint_when_space_frees")
 def r20_named_for_ever(self: Unsettled, offsets: Iterable[int]) -> None:
-    """What was settled without a delivery is named no more as soon as there is room, whatever makes it. While the
-    string is full, what was rolled back stays named. If only the next rollback looked again, and the lowest named
-    offset were such a one, nothing above it could be said, and all that is committed there would wait for ever."""
+    """What was settled without a delivery is named no more as soon as there is room, whatever makes it. If only the
+    next rollback looked again, a lowest offset of that kind would keep all that is committed above it for ever."""
     for offset in offsets:
         self._remove(range(offset, offset + 1))
 
@@ -160,9 +154,8 @@ def r22_heartbeat(self: Commits) -> bool:
 @mutant(_is_new, "R22", Harm.DOUBLED)
 @fails("integration/relay/test_discard.py::test_create_after_lost_offsets_refuses_used_partitions")
 def r22_initial_checkpoint(admin: AdminClient, place: tuple[str, int], created: Collection[str]) -> bool:
-    """An initial checkpoint is committed only where nothing was ever settled. Kafka deletes the offsets of a group that
-    has had no member for a week, and the half topic keeps its halves for longer. A creation that takes such partitions
-    for new ones lets the relay deliver all of their halves again."""
+    """An initial checkpoint is committed only where nothing was ever settled. Kafka forgets the offsets of a group
+    without members after a week, and the half topic keeps its halves for longer: all come again."""
     return True
 
 
@@ -171,9 +164,8 @@ def r22_initial_checkpoint(admin: AdminClient, place: tuple[str, int], created: 
 def r22_no_guess(
     consumer: Consumer, channel: ChannelDescription, number: int, *, deliver_again: bool = False
 ) -> list[TopicPartition]:
-    """A missing checkpoint stops the relay; no offset is guessed. Offsets are gone after a week without a relay, or by
-    a command of somebody's. A relay that takes that for a new channel reads the half topic from its beginning, and asks
-    about everything anew: all that was delivered and not yet purged is delivered again."""
+    """A missing checkpoint stops the relay; no offset is guessed. A relay that takes a group whose offsets are gone for
+    a new channel reads the half topic from its beginning, and delivers again what was delivered."""
     places = [TopicPartition(topic.name, number) for topic in (channel.half, channel.op, channel.verdict)]
     half, op, verdict = consumer.committed(places, 10.0)
     if OFFSET_INVALID not in {half.offset, op.offset}:
@@ -190,9 +182,8 @@ def r22_no_guess(
 @fails("unit/relay/test_overdue.py::test_the_clock_goes_on_by_itself_after_the_newest_append")
 @fails("unit/relay/test_overdue.py::test_an_older_append_does_not_turn_the_clock_back")
 def r25_no_client_clock(self: BrokerClock, monotonic: int) -> int:
-    """Ages are broker append times plus monotonic time; no clock of a client decides anything. With a clock that is
-    behind, nobody is ever overdue, and what has no op marker is stuck. With one that is ahead, everybody is overdue at
-    once: each transaction costs a check, and slow ones are fenced that were in time."""
+    """Ages are broker append times plus monotonic time; no clock of a client decides anything. With one that is behind,
+    nobody is ever overdue; with one that is ahead, slow transactions are fenced that were in time."""
     return time.time_ns() // 1_000_000
 
 
@@ -212,9 +203,8 @@ def r26_discarded_is_no_verdict(self: Ledger, transaction: Transaction, why: str
 @mutant(Decisions._count_unknown, "R26", Harm.OUT_OF_ORDER)
 @fails("unit/relay/test_ledger.py::test_an_unknown_answer_counts_once_and_moves_the_number_of_the_check")
 def r26_unknown_counts_once(self: Decisions, transaction: Transaction, entry: OpEntry) -> None:
-    """An answer UNKNOWN counts once, by the number of the check that it answers. Ops are read again after each
-    hand-over, and answers come twice. If each reading counts, a transaction is given up undecided after a few restarts
-    of the relay, out of its order, though nobody was asked `check_max` times."""
+    """An answer UNKNOWN counts once, by the number of its check. Ops are read again after each hand-over: if each
+    reading counts, a few restarts of the relay give a transaction up, out of its order."""
     self._counts["unknown"] += 1
     transaction.unknown_answers += 1
     transaction.last_answer = entry.reason
@@ -226,9 +216,8 @@ def r26_unknown_counts_once(self: Decisions, transaction: Transaction, entry: Op
 @fails("unit/relay/test_ledger.py::test_one_that_waits_for_its_halves_holds_its_ordering_key")
 @fails("unit/relay/test_ledger.py::test_order_is_kept_across_a_crash")
 def r28_order(self: Deliveries, transaction: Transaction) -> bool:
-    """Later transactions of a (service, ordering key) wait behind an undecided earlier one. An earlier
-    transaction whose op marker got lost waits for its check. If later ones pass it, consumers see the new state of an
-    order before the old one, and keep the old one: out of order."""
+    """Later transactions of a (service, ordering key) wait behind an undecided earlier one, whose op marker may be
+    lost. If they pass it, consumers see the new state of an order before the old one: out of order."""
     decision = transaction.decision
     if transaction.state is not State.COMMITTED or decision is None or decision.last_offset >= self._progress.next_half:
         return False
@@ -315,9 +304,8 @@ def r49_unreadable(self: Intake) -> dict[Place, Unreadable]:
 @fails("unit/outbox/test_contract.py::test_channel_that_stores_compressed_batches_is_warned_of")
 @fails("integration/relay/test_poison.py::test_broker_refuses_a_batch_that_unpacks_to_too_much")
 def r52_uncompressed(channel: Channel) -> dict[str, dict[str, str]]:
-    """Internal topics do not store compressed batches. Without it a batch of 3 kB that unpacks to 90 MB comes to each
-    relay, and a few of them in one answer of the broker take more memory than a relay has: it is ended again and again,
-    and with it all of its half partitions stand still."""
+    """Internal topics do not store compressed batches. A batch of 3 kB that unpacks to 90 MB comes to each relay, and a
+    few of them take more memory than it has: it is ended again and again, and all stands still."""
     delete = {**_COMMON, "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
     return {
         channel.half_topic: delete,
@@ -332,9 +320,8 @@ def r52_uncompressed(channel: Channel) -> dict[str, dict[str, str]]:
 @fails("unit/protocol/test_op.py::test_rank_is_proven_by_the_topic_of_the_record")
 @fails("unit/relay/test_poison.py::test_decoder_drops_an_op_of_a_source_of_another_topic")
 def r65_rank_by_header(source: OpSource, *, verdict: bool) -> None:
-    """Rank is proven by place; a header alone proves none. Every application of a channel may write to the op topic.
-    One that writes an op record with the source `checker` or `operator` there overrules the producer: a ROLLBACK drops
-    messages of a transaction that committed, a COMMIT shows those of one that did not, and nobody looks the row up."""
+    """Rank is proven by place; a header alone proves none. An application that writes `checker` into the op topic
+    overrules its producers: what committed is dropped or what did not is shown, and nobody looks the row up."""
 
 
 @mutant(Lanes.is_held, "R28", Harm.OUT_OF_ORDER)

@@ -30,9 +30,8 @@ from tests.mutants.runner.mutant import Harm
 def r32_open_local_transaction(
     self: DatabaseView, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]
 ) -> set[str]:
-    """An operator decides nothing on a transaction whose local transaction is open. With a COMMIT of the operator's in
-    its place, the row of the application meets it: the application rolls back, tries again, and its message is
-    delivered twice, once for a change that never happened."""
+    """An operator decides nothing on an open local transaction. The row of the application meets the operator's COMMIT:
+    it rolls back and tries again, and one message is delivered for a change that never happened."""
     return {request.transaction_id for request in requests}
 
 
@@ -58,9 +57,8 @@ def r32_row_before_the_op_marker(
 @mutant(run_and_end, "R64", Harm.STUCK)
 @fails("process/test_process_end.py::test_a_relay_whose_clients_still_wait_ends_with_its_exit_code")
 def r64_end_of_the_process(command: Callable[[], None]) -> NoReturn:
-    """A command ends its process itself, and does not let Python take the interpreter apart. Without it, a client's
-    thread that enters the interpreter then crashes the process: a relay without a right ends with SIGSEGV, not with 4.
-    What starts it again does so for ever, and does not hear the cause."""
+    """A command ends its process itself. A client's thread that enters the interpreter while it is taken apart crashes
+    it: a relay without a right ends with SIGSEGV, not with 4, and is started again for ever."""
     command()
     sys.exit()
 

@@ -37,10 +37,8 @@ def circuit_of_the_outbox(self: Circuit, since: float, cause: str) -> bool:
 @mutant(Acks._report, "R3", Harm.LOST)
 @fails("unit/outbox/test_acks.py::test_an_acknowledgement_without_an_offset_does_not_count")
 def r03_offset_of_the_acknowledgement(self: Acks, index: int, error: KafkaError | None, message: Message) -> None:
-    """A half counts as stored only when it was acknowledged with an offset. librdkafka reports
-    DUPLICATE_SEQUENCE_NUMBER as delivered, with no offset. Taken for stored, the half gets offset -1 in the callback
-    row and in the op marker: the relay drops the marker as one for settled halves, and the checker's answer, which says
-    what the row says, counts none of the halves that were read. The transaction is committed, and its message lost."""
+    """A half counts as stored only when it was acknowledged with an offset. librdkafka reports a duplicate sequence
+    number as delivered, without one: with -1 in the row and the marker, the committed message is lost."""
     offset = message.offset()
     with self._lock:
         if error is not None:
@@ -58,9 +56,8 @@ def r03_offset_of_the_acknowledgement(self: Acks, index: int, error: KafkaError 
 @mutant(Seal._acknowledged, "R4", Harm.STUCK)
 @fails("integration/library/test_lock.py::test_it_is_taken_while_acknowledgements_are_late")
 def r04_lock_before_the_halves(self: Seal, budget: Budget) -> list[int]:
-    """While acknowledgements are late, the transaction's advisory lock says that it lives. Without the lock, the
-    checker takes a transaction whose halves are on a slow way for dead, and places its rollback row: each attempt of
-    the application fails with `TransactionFenced` for as long as Kafka is slow."""
+    """While acknowledgements are late, the transaction's advisory lock says that it lives. Without the lock the checker
+    fences each attempt of the application for as long as Kafka is slow."""
     return self._acks.offsets(budget)
 
 
@@ -70,9 +67,8 @@ _insert = Seal._insert
 @mutant(Seal._insert, "R4", Harm.LOST)
 @fails("integration/library/test_seal.py::test_the_checker_was_first")
 def r04_row_against_the_rollback_row(self: Seal, entry: OpEntry) -> str | None:
-    """The row is a plain INSERT in the application's own transaction, whose COMMIT falls with it. The checker's
-    rollback row takes the same key. An application that gets past it, by a SAVEPOINT around the INSERT or by ON
-    CONFLICT DO NOTHING, commits its business rows while the rollback row stands: its message is lost."""
+    """The row is an INSERT whose COMMIT falls with it. An application that gets past the rollback row, by a SAVEPOINT
+    or ON CONFLICT DO NOTHING, commits its business rows while that stands: its message is lost."""
     self._connection.execute("SAVEPOINT before_the_row")
     try:
         return _insert(self, entry)
@@ -84,34 +80,30 @@ def r04_row_against_the_rollback_row(self: Seal, entry: OpEntry) -> str | None:
 @mutant(Seal._notice, "R5", Harm.PHANTOM)
 @fails("integration/relay/test_restarts.py::test_a_commit_that_was_not_replicated_is_left_to_the_checker")
 def r05_commit_that_was_not_replicated(self: Seal, diagnostic: psycopg.errors.Diagnostic) -> None:
-    """A COMMIT whose wait for the standby was cancelled is not one that was seen to succeed. The row is visible, and
-    Postgres warns that it may be on this server alone. A marker would have the message delivered at once; if the server
-    is lost then, the standby never had the change: a phantom. The checker's own write waits."""
+    """A COMMIT whose wait for the standby was cancelled is not one that was seen to succeed. A marker has the message
+    delivered at once; if the server is lost then, the standby never had the change: a phantom."""
 
 
 @mutant(PublishedTransaction._has_rows, "R5", Harm.PHANTOM)
 @fails("unit/outbox/test_commit_outcome.py::test_an_idle_connection_is_no_proof_of_a_commit")
 def r05_commit_that_was_seen(self: PublishedTransaction, *, presumed: bool) -> bool | None:
-    """Only a COMMIT that was seen to succeed sends an op marker; an idle connection alone says nothing. COMMIT may have
-    failed, and a handler of the user's may have kept that from the library: the connection is idle then, too. A marker
-    that says COMMIT goes out, and the message of a transaction that was rolled back is delivered: a phantom."""
+    """Only a COMMIT that was seen to succeed sends an op marker. A connection is idle also after one that failed, of
+    which a handler of the user's has kept the library from hearing: a phantom is delivered."""
     return True
 
 
 @mutant(LocalConnection.require_healthy, "R5", Harm.PHANTOM)
 @fails("unit/outbox/test_commit_outcome.py::test_what_is_outside_its_transaction_or_in_a_failed_one_is_not_sealed")
 def r05_healthy_transaction(self: LocalConnection, *, begun: bool = True) -> None:
-    """What is sealed must still be in its transaction, and that must be healthy. Something else may have ended it: a
-    raw ROLLBACK, a pooler. The INSERT of the row begins another transaction then, which commits without the business
-    rows: the message is delivered of a change that never happened, a phantom."""
+    """What is sealed must still be in its transaction, and that must be healthy. After a raw ROLLBACK the INSERT of the
+    row begins another one, which commits without the business rows: a phantom."""
 
 
 @mutant(sqlalchemy_session._reset, "R6", Harm.LOST)
 @fails("integration/library/test_session_more.py::test_a_reset_of_another_connection_that_shares_the_drivers")
 def r06_a_reset_is_no_rollback(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
-    """A rollback marker leaves only where it is certain; a connection that was reset says nothing of what was before.
-    What the pool resets may be a later transaction, begun after COMMIT on another Connection with the same connection
-    of the driver. A rollback marker goes out for a transaction that committed, and its messages are lost."""
+    """A connection that was reset says nothing of what was before. The pool may reset a later transaction, on another
+    Connection with the same one of the driver: a rollback marker loses the committed message."""
     published = sqlalchemy_session._sealed_on(dbapi_connection)
     if published is None:
         return
@@ -124,9 +116,8 @@ def r06_a_reset_is_no_rollback(dbapi_connection: Any, _record: Any, state: PoolR
 @mutant(LocalConnection.commit_definitely_failed, "R6", Harm.LOST)
 @fails("unit/outbox/test_commit_outcome.py::test_nothing_is_said_where_the_outcome_of_commit_is_not_known")
 def r06_silence_where_the_outcome_is_not_known(self: LocalConnection, error: BaseException) -> bool:
-    """A rollback marker leaves only where COMMIT was not sent, or definitely failed; else silence. COMMIT is sent, and
-    its reply is lost: it may have succeeded. A library that takes the lost connection for a failure sends a rollback
-    marker, the relay settles the halves undelivered, and the message of a committed transaction is lost."""
+    """A rollback marker leaves only where COMMIT was not sent, or definitely failed. Where its reply is lost it may
+    have succeeded: the relay obeys the marker, and the message of a committed transaction is lost."""
     return True
 
 
@@ -134,8 +125,7 @@ def r06_silence_where_the_outcome_is_not_known(self: LocalConnection, error: Bas
 @fails("unit/outbox/test_half_place.py::test_low_offset_shows_a_new_topic")
 def r39_offset_of_a_new_topic(self: HalfPlace, offsets: Sequence[int], topic_ids: Collection[str]) -> bool:
     """A half whose offset is lower than one that its partition had reached lies in a topic that was made again. Without
-    it, an application that runs on after a channel was made again commits undelivered messages until it describes the
-    topic anew."""
+    it an application commits undelivered messages until it describes the topic anew."""
     return set(topic_ids) == {self.topic_id}
 
 
@@ -156,9 +146,8 @@ def r46_fresh_start_after_a_fork(self: Sender) -> None:
 @mutant(Seal.rolled_back, "R46", Harm.LOST)
 @fails("process/test_forks.py::test_rollback_marker_is_sent_by_the_process_that_began")
 def r46_marker_of_the_parent(self: Seal) -> None:
-    """A forked child neither marks nor goes on with a transaction that was begun before the fork. A child that collects
-    its copy of a session would send ROLLBACK for what the parent is about to commit: the relay settles the halves as
-    rolled back, and the committed messages are lost."""
+    """A forked child neither marks nor goes on with what was begun before the fork. A child that collects its copy of a
+    session would send ROLLBACK for what the parent is about to commit: lost."""
     self._end(self._outcome_without_commit)
     if self._sent:
         self._acks.when_all(self._send_rollback)
@@ -181,9 +170,8 @@ def r47_listener_that_raises_before_the_seal(connection: Connection) -> None:
 @mutant(_abandon, "R47", Harm.STUCK)
 @fails("integration/library/test_raw_ends.py::test_exception_at_any_line_gives_both_or_neither")
 def r47_exception_before_commit(connection: LocalConnection, part: Participant, *, sealed: bool) -> None:
-    """An exception at any line leaves no connection in its transaction. Without it, an exception of a signal handler
-    between the seal and COMMIT leaves the row, its locks and the connection of a pool in a transaction that nobody
-    ends. Whoever takes the connection next commits what was given up."""
+    """An exception at any line leaves no connection in its transaction. After one of a signal handler between the seal
+    and COMMIT, whoever takes the connection next commits what was given up."""
     if not sealed:
         connection.roll_back()
         part.rolled_back()

@@ -56,18 +56,16 @@ def flush_before_offsets(self: BatchProducer) -> None:
 @mutant(ServedPartitions._give_way, "giving up after _FENCED", Harm.STUCK)
 @fails("integration/relay/test_fenced_relay.py::test_a_relay_that_was_fenced_leaves_the_new_owner_alone")
 def giving_up_after_fencing(self: ServedPartitions, number: int) -> None:
-    """A relay that was fenced serves the partition again only in a new generation of its group. Somebody else has taken
-    it over. A relay that takes it back after a moment fences the new owner, which does the same: each aborts what the
-    other one writes, and the partition is stuck for as long as both run."""
+    """A relay that was fenced serves the partition again only in a new generation of its group. If it takes that back
+    after a moment, it fences the new owner, which does the same: the partition is stuck."""
     self.ownership.try_later(number, time.monotonic())
 
 
 @mutant(GroupMetadata.for_commit, "R15", Harm.DOUBLED)
 @fails("unit/outbox/test_membership.py::test_offsets_are_not_committed_without_a_generation")
 def r15_generation_of_the_group(self: GroupMetadata) -> bytes:
-    """Offsets are committed with the metadata of a subscribed consumer, of generation 0 or more. Metadata of no
-    generation passes any check of a classic group, also while another relay is its member. A relay that has lost its
-    partitions could move their checkpoint all the same: who was last decides what is delivered twice, or not at all."""
+    """Offsets are committed with metadata of a generation. Without one Kafka checks nothing: a relay that has lost its
+    partitions moves their checkpoint all the same, and messages come twice, or not at all."""
     return self.newest
 
 
@@ -80,9 +78,8 @@ def r15_offsets_last(
     group_metadata: bytes,
     ready: Ready = at_once,
 ) -> None:
-    """In a Kafka transaction of the relay the offsets come last, after all messages. A late EndTxn of the old protocol
-    (KAFKA-17754) ends the next transaction in its midst. With the offsets first it commits them with a part of the
-    messages, the rest is refused, and the relay goes on behind them: lost."""
+    """In a Kafka transaction of the relay the offsets come last. A late EndTxn (KAFKA-17754) ends the next transaction
+    in its midst: with the offsets first it commits them without the rest of the messages: lost."""
     self._producer.client.send_offsets_to_transaction(list(offsets), group_metadata, OFFSETS_SECONDS)
     self._producer.produce(records)
     self._producer.flush()
@@ -91,9 +88,8 @@ def r15_offsets_last(
 @mutant(PartitionWorker.run, "R17", Harm.LOST)
 @fails("unit/relay/test_partition_worker.py::test_it_ends_at_the_first_error")
 def r17_after_an_error(self: PartitionWorker) -> None:
-    """After an error neither the producer is used again, nor the ledger that has handed the batch out. What the ledger
-    handed out it holds for settled. A worker that goes on after a Kafka transaction that failed commits a checkpoint
-    beyond the messages of that one: they are lost."""
+    """After an error neither the producer nor the ledger is used again. What that handed out it holds for settled: its
+    next checkpoint is beyond the messages of the Kafka transaction that failed, and they are lost."""
     self._restore_discards()
     self._restore_halves()
     while not self.arrivals.is_stopping:
@@ -114,8 +110,7 @@ _LOG = ClientLog.log
 def r17_error_that_is_not_logged_again(
     self: ClientLog, level: int, _form: str, facility: str, client: str, text: str
 ) -> None:
-    """A lost connection is noticed although librdkafka does not log it. Within 30 s it logs an error of a connection
-    twice, and not a third time. The commit whose connection broke looks healthy then, its producer is used again, and
+    """A lost connection is noticed although librdkafka logs it only twice in 30 s. The commit looks healthy else, and
     the request that was sent first ends the next Kafka transaction."""
     if level >= logging.INFO:
         _LOG(self, level, _form, facility, client, text)
@@ -124,9 +119,8 @@ def r17_error_that_is_not_logged_again(
 @mutant(_is_suspicious, "R17", Harm.DOUBLED)
 @fails("unit/relay/test_delivery.py::test_after_a_slow_commit_a_late_end_changes_nothing")
 def r17_fresh_producer(seconds: float) -> bool:
-    """A producer whose commit took long is not used again: its EndTxn may have been sent twice. librdkafka sends EndTxn
-    again by itself, and says nothing. The first one may arrive in the next transaction, of the same epoch, and end it
-    in its midst: what was written so far is visible, the relay writes it anew: doubled."""
+    """A producer whose commit took long is not used again. librdkafka may have sent EndTxn twice: the first one ends
+    the next transaction in its midst, what was written is visible, and written anew: doubled."""
     return False
 
 
@@ -277,8 +271,7 @@ def r51_note_before_the_end(
 @fails("unit/relay/test_preflight.py::test_one_bad_message_stops_its_whole_transaction")
 def r63_topics_of_other_platforms(topic: str) -> bool:
     """Topics of other platforms are no real topics unless the allow-list names them. Without it, anybody who may
-    publish at all writes to the Schema Registry's or Connect's own topics with the relay's rights: one record there
-    changes what every application of the cluster reads."""
+    publish writes to Connect's own topics: one record changes what every application of the cluster reads."""
     return False
 
 
@@ -348,9 +341,8 @@ def r79_client_of_a_kept_error(self: BatchProducer, seconds: float) -> None:
 @mutant(Replicas.are_few, "R80", Harm.STUCK)
 @fails("unit/relay/test_preflight.py::test_replicas_on_lost_brokers_are_not_in_sync")
 def r80_brokers_that_are_lost(self: Replicas, lost: AbstractSet[int] = frozenset()) -> bool:
-    """A replica on a broker that this process has lost is not in sync, whatever Kafka's description says. The
-    controller counts a dead broker for as long as its session lasts. What is written meanwhile to a topic that needs it
-    has no end until it is back, and all topics of the half partition or the table source wait."""
+    """A replica on a broker that this process has lost is not in sync, whatever Kafka says: its session lasts for a
+    while. What is written to a topic that needs it has no end until it is back, and all topics of the owner wait."""
     return len(self.in_sync) < self.needed
 
 
@@ -361,9 +353,8 @@ _turn = Gate.turn
 @fails("unit/relay/test_gate.py::test_metadata_from_before_a_broker_was_lost_is_dropped")
 @fails("unit/relay/test_gate.py::test_closed_topic_is_described_as_soon_as_the_brokers_have_changed")
 def r80_metadata_from_before(self: Gate, now: int, *, is_stale: bool = False) -> set[str]:
-    """What was known of real topics before a broker was lost is dropped. For up to half a minute it lists all replicas
-    as in sync, and a Kafka transaction on a topic that needs the dead broker has no end until it is back: its half
-    partition or table source waits with all topics."""
+    """What was known of real topics before a broker was lost is dropped. It lists all replicas as in sync, and a Kafka
+    transaction on a topic that needs the dead broker has no end: its owner waits with all topics."""
     return _turn(self, now)
 
 

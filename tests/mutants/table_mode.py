@@ -81,9 +81,8 @@ def r55_batch_of_a_dead_owner(source: str, progress: Progress, committed: Commit
 @fails("unit/outbox/test_source_repair.py::test_only_a_topic_that_keeps_its_records_proves_that_one_is_not_there")
 @fails("integration/operator/test_table_resume.py::test_what_is_not_read_is_not_taken_for_undelivered")
 def r55_compacted_topic_as_proof(name: str, topic: TopicDescription | None) -> Gap | None:
-    """Only a topic that keeps its records proves that a row was not delivered. Without it an operator resumes a source
-    of a restored database with `--skip-delivered`, a delivered message whose record was compacted away counts as
-    undelivered, and consumers that have received it receive it again."""
+    """Only a topic that keeps its records proves that a row was not delivered. After a restore, `--skip-delivered`
+    would deliver messages again whose records were compacted away."""
     return unprovable(name, topic) if topic is None else None
 
 
@@ -109,9 +108,8 @@ def r55_rows_between_those_of_a_cut_transaction(rows: Sequence[Row], cut: Collec
 @fails("unit/relay/test_table_admission.py::test_before_a_dead_letter_the_topic_is_described_once_more")
 @fails("unit/relay/test_table_admission.py::test_a_row_that_makes_no_message_is_refused")
 def r24_targets_of_a_window(rows: Sequence[Row], judge: Judge, now: int, more: int) -> bool:
-    """A window that is delivered as it is has no row that pre-flight would refuse: its largest row fits its smallest
-    topic, its headers can be read, its times are allowed. Judged by its targets alone, one row that Kafka refuses fails
-    its batch again and again, and all rows behind it wait."""
+    """A window that is delivered as it is has no row that pre-flight would refuse: for its size, headers or time.
+    Judged by its targets alone, one row that Kafka refuses fails its batch for ever, and all behind it wait."""
     return plain_window._topics(rows, judge) is not None
 
 
@@ -278,9 +276,8 @@ _READ = SourceTable.window
     "integration/relay/test_table_evidence.py::test_nothing_is_read_of_rows_beyond_the_bounds_and_they_stop_no_other"
 )
 def r68_rows_beyond_the_bounds(self: SourceTable, rows: int, size: int, skip: Sequence[int]) -> Window:
-    """What is read of a row of a message table is bounded. Postgres keeps large values compressed, and copies them so
-    from one table to another. Without it half a megabyte of headers unpacks to fifty in the relay, and a row of a
-    gigabyte ends it, again and again."""
+    """What is read of a row of a message table is bounded. Postgres keeps large values compressed: half a megabyte of
+    headers unpacks to fifty in the relay, and a row of a gigabyte ends it, again and again."""
     self._window = self._table.compose(_UNBOUNDED)
     return _READ(self, rows, size, skip)
 
@@ -334,9 +331,8 @@ def r72_ids_that_were_set_back(self: SourceTable, rows: int, size: int, skip: Se
     "integration/relay/test_table_identity.py::test_rows_of_an_old_transaction_with_the_same_xid_are_another_transaction"
 )
 def r72_xid_alone(rows: Iterable[Row]) -> list[RowTransaction]:
-    """Rows are of one local transaction if they have its xid and its start. By the xid alone, rows of a dump that was
-    restored into a new server become one transaction with new rows, once the xids of that server come to theirs. A row
-    that cannot be delivered then takes a stranger's transaction with it."""
+    """Rows are of one local transaction if they have its xid and its start. By the xid alone, rows of a restored dump
+    join new ones with the same xid, and one that cannot be delivered takes a stranger's transaction with it."""
     grouped: defaultdict[tuple[int, str], list[RowMessage]] = defaultdict(list)
     for row in rows:
         grouped[row.xid, row.service].append(_message(row))
@@ -462,9 +458,8 @@ _SPLIT = "CAST(string_to_array(CAST(%s AS text), ',', '-') AS bytea[])"
 def r77_arrays_of_bytes(
     self: MessageInsert, messages: Sequence[Message], *, numbered: bool, more: str = ""
 ) -> Statement:
-    """No setting of the application's session decides what a published row has. Without it several messages come as
-    arrays of bytes, which the driver writes by `standard_conforming_strings`: with the setting off, other keys and
-    bodies are stored than were published, and nobody notices but consumers."""
+    """No setting of the application's session decides what a published row has. Arrays of bytes are written by
+    `standard_conforming_strings`: with it off, other keys and bodies are stored than were published."""
     text, parameters = _OF(self, messages, numbered=numbered, more=more)
     if len(messages) == 1 or numbered:
         return Statement(text, parameters)

@@ -218,15 +218,11 @@ def _metrics(metrics: Iterable[MetricWrapperBase]) -> str:
         (
             f"`{exposed(metric)}`",
             ", ".join([str(metric._type), *(name for name in metric._labelnames if name != "channel")]),
-            _linked(metric._documentation),
+            re.sub(r"\bR\d+\b", r"[\g<0>](../reliability.md#the-rules)", metric._documentation),
         )
         for metric in metrics
     )
     return _table(("metric", "type, labels", "is"), rows)
-
-
-def _linked(text: str) -> str:
-    return re.sub(r"\bR\d+\b", r"[\g<0>](../reliability.md#the-rules)", text)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -58,13 +59,9 @@ def assert_hidden(text: str) -> None:
     assert not found, text
 
 
-def _does_not_answer(*_: object, **__: object) -> None:
-    raise KafkaUnreachable("Kafka does not answer")
-
-
 def command(app: object) -> Callable[[str, pytest.MonkeyPatch], str]:
     def run(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setattr(checks, "admin_client", _does_not_answer)
+        monkeypatch.setattr(checks, "admin_client", Mock(side_effect=KafkaUnreachable("Kafka does not answer")))
         monkeypatch.setenv("OUTBOX_POSTGRES_URL", url)
         monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", "127.0.0.1:9")
         result = CliRunner().invoke(app, [] if app is doctor.app else ["create"])  # type: ignore[arg-type]  # a Typer

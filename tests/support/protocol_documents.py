@@ -323,14 +323,10 @@ def vectors() -> dict[str, Any]:
         },
         "message_id": {"transaction": TRANSACTION, "position": 12, "id": message_id(TRANSACTION, 12)},
         "lock_number": {id_: lock_number(id_) for id_ in (TRANSACTION, OTHER_TRANSACTION)},
-        "murmur2": {key: _signed(murmur2(key.encode())) for key in JAVA_MURMUR2},
+        "murmur2": {key: (murmur2(key.encode()) + 2**31) % 2**32 - 2**31 for key in JAVA_MURMUR2},
         "partition": _partitions(),
         "half_partition": _half_partitions(),
     }
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 32) if number >= 1 << 31 else number
 
 
 def as_json(found: dict[str, Any]) -> str:

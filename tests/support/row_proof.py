@@ -79,9 +79,6 @@ class RowProof:
             self._may += rows
             self._change.notify_all()
 
-    def wait_written(self) -> None:
-        wait_until(lambda: self.written >= self._may, 300)
-
     def _write(self, chance: random.Random) -> None:
         try:
             with psycopg.connect(self.site.postgres_url) as connection:
@@ -142,7 +139,7 @@ class RowProof:
 
     def wait_empty(self, timeout: float = 300.0) -> None:
         """Wait until all that may be written is written, and the message table is empty."""
-        self.wait_written()
+        wait_until(lambda: self.written >= self._may, 300)
         wait_until(lambda: not self._rows_of(WAITING), timeout, self.site.logs)
 
     def violations(self) -> list[Violation]:

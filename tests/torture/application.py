@@ -88,7 +88,8 @@ class Application:
 
     def step(self) -> None:
         """One local transaction; what the faults do to it is expected, and it is simply tried anew."""
-        ways = [self._by_session, self._by_transaction, self._by_eager_session]
+        eager = partial(self._by_session, eager=True)
+        ways: list[Callable[[], None]] = [self._by_session, self._by_transaction, eager]
         way = self._random.choices(ways, [6, 2, 2 if self._mode == "half" else 0])[0]
         self._told_id = self._transaction_id = self._topic = ""
         try:
@@ -131,9 +132,6 @@ class Application:
             if self._random.random() < 0.1:
                 self._publish_in_vain(session)
             self._change_mind()
-
-    def _by_eager_session(self) -> None:
-        self._by_session(eager=True)
 
     def _by_transaction(self) -> None:
         if not isinstance(self._outbox, HalfOutbox):

@@ -7,7 +7,7 @@ docs/torture.md.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from outbox.protocol.discard import DiscardReason
@@ -65,7 +65,7 @@ def order(evidence: Evidence) -> Iterator[str]:
     """I4: the messages of a key are in the order of the database, and of their halves and rows; late ones say so."""
     numbers: dict[tuple[str, bytes | None], int] = {}
     origins: dict[tuple[str, bytes | None, str], int] = {}
-    for record in _in_order(evidence.log):
+    for record in sorted(evidence.log, key=lambda one: (one.topic, one.partition, one.offset)):
         if record.late:
             continue
         place, origin, offset = (record.topic, record.key), *record.origin
@@ -220,10 +220,6 @@ WATCHED = ("I6", "I11", "I12", "I15", "I18")
 
 def _place(record: Seen) -> str:
     return f"{record.topic}/{record.partition}/{record.offset}"
-
-
-def _in_order(records: Sequence[Seen]) -> list[Seen]:
-    return sorted(records, key=lambda record: (record.topic, record.partition, record.offset))
 
 
 def _by_transaction(ids: Iterable[str]) -> dict[str, set[str]]:

@@ -147,11 +147,8 @@ class _Outage:
         began = time.monotonic()
         message = Message(self._bills.topic("bills"), str(len(self._billed)), "bill")
         self._billed += publish_bulk(self._bills, self._bills_outbox, [message], ops=False)
-        wait_until(self._billed_are_visible, self._patience, self._orders.logs)
+        wait_until(lambda: len(self._bills.read("bills")) >= len(self._billed), self._patience, self._orders.logs)
         return time.monotonic() - began
-
-    def _billed_are_visible(self) -> bool:
-        return len(self._bills.read("bills")) >= len(self._billed)
 
     def _come_back(self) -> float:
         self._stack.postgres.start()

@@ -232,14 +232,10 @@ def test_checks_go_on_being_answered_when_the_broker_was_killed_and_came_back(ca
     assert "Check server of service" not in caplog.text
 
 
-def _put(site: Site, service: str, value: bytes) -> None:
-    site.produce(site.channel.check_topic, value, service.encode())
-
-
 def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     topic = shop.topic()
     with shop.site.half_outbox("careless") as outbox:
-        _put(shop.site, "careless", b"no JSON")
+        shop.site.produce(shop.site.channel.check_topic, b"no JSON", b"careless")
         listener = Scripted(check=COMMIT)
         with caplog.at_level(logging.WARNING, "outbox"), CheckServer(outbox._sender, outbox.settings, listener):
             _send(shop, topic, "behind it", outbox)

@@ -64,7 +64,7 @@ def test_an_application_that_stops_before_its_first_half_asks_nobody_to_wait(sho
 def test_a_stopped_application_holds_back_its_own_key_only(shop: Shop) -> None:
     topic, number = shop.topic(), shop.number()
     with shop.buyer(topic, number, "outbox.sealed:1:stop") as (process, _):
-        wait_until(lambda: _half_of(shop, str(number)))
+        wait_until(lambda: str(number).encode() in {half.value for half in shop.site.halves()})
         with shop.session() as session:
             shop.publish(session, topic, "same key", shop.site.topic(topic))
         with shop.session() as session:
@@ -74,7 +74,3 @@ def test_a_stopped_application_holds_back_its_own_key_only(shop: Shop) -> None:
         assert process.wait(60) == 0
     values = [(record.value or b"").decode() for record in shop.records(3, topic) if record.key != b"other"]
     assert values == [str(number), "same key"]
-
-
-def _half_of(shop: Shop, value: str) -> bool:
-    return any(half.value == value.encode() for half in shop.site.halves())

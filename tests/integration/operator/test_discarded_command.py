@@ -7,7 +7,7 @@ import pytest
 from outbox import HalfOutbox, Message
 from outbox._service.exit_codes import Exit
 from outbox.protocol.names import LATE_HEADER
-from outbox.protocol.op import OpEntry, OpKind, OpSource
+from outbox.protocol.op import OpKind, OpSource
 from tests.support.bulk import publish_bulk
 from tests.support.commands import run_command
 from tests.support.harness import QUICK_CHECKS, Site, wait_until
@@ -43,10 +43,6 @@ def _wait_for(site: Site, count: int) -> None:
     wait_until(lambda: len(site.manifests()) == count, explain=site.logs)
 
 
-def _operators_ops(site: Site) -> list[OpEntry]:
-    return [entry for source, entry in site.ops() if source is OpSource.OPERATOR]
-
-
 def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: HalfOutbox) -> None:
     first, second = _refused(site, outbox, "one", "two")
     assert f"\n2 of orders  TOPIC_MISSING  {site.topic('gone')}\n" in run_command(site, "discarded").stdout
@@ -63,7 +59,7 @@ def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: 
     assert (record.message_id, record.value) == (f"{first}/0", b"one")
     assert dict(record.headers)[LATE_HEADER] == b"TOPIC_MISSING"
     assert [line.split()[0] for line in _list(site)] == [second]
-    last = _operators_ops(site)[-1]
+    last = [entry for source, entry in site.ops() if source is OpSource.OPERATOR][-1]
     assert (last.kind, last.transaction_id) == (OpKind.DELIVER, first)
     assert last.reason.endswith(": the topic is there")
 

@@ -124,7 +124,7 @@ def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(
     ids = publish_bulk(site, outbox, marked[:5])
     ids += publish_bulk(site, outbox, marked[5:10], ops=False)
     send_halves(site, outbox, marked[10:])
-    _send_malformed(site)
+    site.produce(site.channel.half_topic, b"marked-value", b"marked-key", 0, headers={"outbox-target": "marked:::"})
     assert len(site.wait_visible(10, "orders")) == 10
     site.wait_settled()
     publish_bulk(site, outbox, marked[:1])
@@ -138,10 +138,6 @@ def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(
     assert all(line["first"] == line["last"] >= 0 for line in delivered.values())
     (malformed,) = [line for line in lines if line["event"] == "Malformed half discarded"]
     assert malformed["offset"] >= 0
-
-
-def _send_malformed(site: Site) -> None:
-    site.produce(site.channel.half_topic, b"marked-value", b"marked-key", 0, headers={"outbox-target": "marked:::"})
 
 
 def _measured(site: Site, **more: str) -> tuple[Service, int]:

@@ -30,10 +30,6 @@ def _whats(document: Any) -> list[str]:
     return [event["what"] for event in document["timeline"]]
 
 
-def _new_id() -> str:
-    return make_transaction_id(time.time_ns() // 1_000_000, uuid.uuid4().bytes)
-
-
 def test_the_story_of_a_delivered_transaction_and_of_one_message_of_it(shop: Shop) -> None:
     site, first, second = shop.site, shop.topic(), shop.topic()
     with shop.session() as session:
@@ -132,7 +128,8 @@ def test_the_halves_may_be_gone_and_the_real_topic_named(shop: Shop) -> None:
 
 
 def test_an_id_that_nobody_has_is_told_with_what_was_read(shop: Shop) -> None:
-    document = _trace(shop.site, _new_id(), code=Exit.FINDINGS)
+    nobodys = make_transaction_id(time.time_ns() // 1_000_000, uuid.uuid4().bytes)
+    document = _trace(shop.site, nobodys, code=Exit.FINDINGS)
     assert (document["state"], document["timeline"]) == ("not found", [])
     assert [one["place"] for one in document["not_searched"]] == ["rows of table mode"]
     names = shop.site.channel

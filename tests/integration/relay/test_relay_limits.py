@@ -93,10 +93,6 @@ def test_nothing_is_delivered_after_a_restart_before_what_was_read_long_ago_is_k
 SMALL, RAISED = 2_000, 200_000
 
 
-def _limit(site: Site, size: int) -> None:
-    site.set_topic(site.topic("orders"), "max.message.bytes", str(size))
-
-
 def _publish(site: Site, size: int) -> None:
     insert_rows(site, [Message(site.topic("orders"), "x" * size, "table")])
     with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
@@ -111,7 +107,7 @@ def test_message_that_a_raised_limit_allows_is_delivered(site: Site) -> None:
     relay = site.relay(extra=relay_settings(site))
     _publish(site, 10)
     site.wait_visible(2, "orders")
-    _limit(site, RAISED)
+    site.set_topic(site.topic("orders"), "max.message.bytes", str(RAISED))
     _publish(site, 10 * SMALL)
     found = site.wait_visible(4, "orders")
     assert sorted(len(record.value or b"") for record in found) == [10, 10, 10 * SMALL, 10 * SMALL]

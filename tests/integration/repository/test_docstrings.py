@@ -130,10 +130,6 @@ def _names(site: Site) -> Iterator[dict[str, Any]]:
         session.rollback()
 
 
-def _uses_await(code: str) -> bool:
-    return any(isinstance(node, ast.Await | ast.AsyncWith) for node in ast.walk(ast.parse(code)))
-
-
 def _run(site: Site, code: str, names: dict[str, Any]) -> None:
     if "class Orders" not in code and "Orders()" in code:
         exec(EXAMPLES["outbox.listener.TransactionListener"], names)  # noqa: S102 - that is what is tested
@@ -174,7 +170,7 @@ def test_the_example_runs(newcomer: Site, name: str) -> None:
             assert doctest.DocTestRunner().run(test).failed == 0
         elif "assert_published" in code:
             exec(code, {**names, "outbox": _one_in_memory(newcomer)})  # noqa: S102 - that is what is tested
-        elif _uses_await(code):
+        elif any(isinstance(node, ast.Await | ast.AsyncWith) for node in ast.walk(ast.parse(code))):
             asyncio.run(_run_async(newcomer, code, names))
         else:
             _run(newcomer, code, names)

@@ -177,7 +177,7 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
         assert len(processes_of(folder)) > 3
         process.kill()
         process.wait()
-        wait_until_gone(folder)
+        wait_until(lambda: not processes_of(folder) and not folder.exists(), GONE_SECONDS)
 
 
 @pytest.mark.long
@@ -394,10 +394,6 @@ def sockets_listening_beyond_loopback() -> Iterator[str]:
             (_, local, _, state, *_) = line.split()
             if state == listening and not local.startswith(loopback):
                 yield line.split()[9]
-
-
-def wait_until_gone(folder: Path) -> None:
-    wait_until(lambda: not processes_of(folder) and not folder.exists(), GONE_SECONDS)
 
 
 @pytest.fixture

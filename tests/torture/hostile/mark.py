@@ -22,7 +22,8 @@ def strangers(records: Iterable[Any]) -> list[str]:
     return [
         f"{record.topic()}/{record.partition()}/{record.offset()}"
         for record in records
-        if _is_marked([record.key(), record.value(), *_parts(record.headers() or ())])
+        for texts in [[record.key(), record.value(), *_parts(record.headers() or ())]]
+        if any(mark in text for text in texts if text for mark in _MARKS)
     ]
 
 
@@ -30,7 +31,3 @@ def _parts(headers: Sequence[tuple[str, bytes | None]]) -> Iterable[bytes | None
     for name, value in headers:
         yield name.encode()
         yield value
-
-
-def _is_marked(texts: Iterable[bytes | None]) -> bool:
-    return any(mark in text for text in texts if text for mark in _MARKS)

@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer import Typer
@@ -110,14 +110,6 @@ VARIABLES = {
 }
 
 
-def _nothing(*_: object, **__: object) -> Iterator[Finding]:
-    return iter(())
-
-
-def _dead(*_: object, **__: object) -> None:
-    raise KafkaUnreachable("does not answer")
-
-
 @pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize(
     ("app", "words", "names"),
@@ -131,9 +123,9 @@ def test_commands_warn_of_remote_servers(
     app: Typer, words: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connections themselves are not tried."""
-    monkeypatch.setattr(checks, "admin_client", _dead)
-    monkeypatch.setattr(checks, "examine_sources", _nothing)
-    monkeypatch.setattr(checks, "examine_databases", _nothing)
+    monkeypatch.setattr(checks, "admin_client", Mock(side_effect=KafkaUnreachable("does not answer")))
+    monkeypatch.setattr(checks, "examine_sources", Mock(return_value=()))
+    monkeypatch.setattr(checks, "examine_databases", Mock(return_value=()))
     monkeypatch.setattr(checker.self_check, "_database", lambda *_: Finding("database", "", "fine"))
     said = CliRunner().invoke(app, words, env=VARIABLES).output
     assert re.findall(r"warning: (.+?) is reached", said) == ["Kafka on kafka-1", *(f"{name} on db" for name in names)]

@@ -7,6 +7,7 @@ import os
 import pwd
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from cryptography import x509
@@ -22,20 +23,12 @@ NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-def _certificate(parts: list[x509.RelativeDistinguishedName]) -> x509.Certificate:
-    name = x509.Name(parts)
-    builder = x509.CertificateBuilder(name, name, KEY.public_key(), 1, NOW, NOW + dt.timedelta(hours=1))
-    return builder.sign(KEY, hashes.SHA256())
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
-
-
 def _named(**names: str) -> str:
     kinds = {"CN": NameOID.COMMON_NAME, "O": NameOID.ORGANIZATION_NAME}
     parts = [x509.RelativeDistinguishedName([x509.NameAttribute(kinds[kind], text)]) for kind, text in names.items()]
-    return _pem(_certificate(parts))
+    name = x509.Name(parts)
+    builder = x509.CertificateBuilder(name, name, KEY.public_key(), 1, NOW, NOW + dt.timedelta(hours=1))
+    return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
 
 def _token(claims: object) -> str:
@@ -75,13 +68,9 @@ def test_principal_is_what_the_settings_say(kafka: dict[str, Any], principal: st
     assert own_principal(kafka) == principal
 
 
-def _refuse(_: str) -> None:
-    raise PermissionError("a secret")
-
-
 UNKNOWN = [
     (_sasl("OAUTHBEARER"), "no provider"),
-    (_sasl("OAUTHBEARER", oauth_cb=_refuse), "failed: PermissionError"),
+    (_sasl("OAUTHBEARER", oauth_cb=Mock(side_effect=PermissionError("a secret"))), "failed: PermissionError"),
     (_provided("opaque", 1.0), "no JWT with a subject"),
     (_sasl("GSSAPI"), "GSSAPI without a name"),
     ({**SSL, "ssl.keystore.location": "/some.p12"}, "in a keystore"),

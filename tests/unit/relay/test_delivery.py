@@ -206,14 +206,11 @@ def test_who_hears_only_that_an_error_is_fatal_asks_which(monkeypatch: pytest.Mo
 def test_a_delivery_whose_new_producer_cannot_be_had_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The transaction has ended, late, and then the coordinator goes away."""
     found = delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
-    monkeypatch.setattr(relay.delivery.transactional_delivery, "take_over", _unreachable)
+    away = Mock(side_effect=DeliveryError("no coordinator"))
+    monkeypatch.setattr(relay.delivery.transactional_delivery, "take_over", away)
     with pytest.raises(DeliveryError, match="no coordinator"):
         write(found, 0)
     found.close()
-
-
-def _unreachable(_config: object) -> None:
-    raise DeliveryError("no coordinator")
 
 
 def test_what_is_written_to_be_aborted_is_sent_and_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,6 @@ def outcome(teams: Teams, transaction_id: str) -> str:
 
 
 def _wait_for(teams: Teams, look: Callable[[], str | None]) -> str:
-    """Look until something is found; what."""
     found: list[str] = []
 
     def looked() -> bool:
@@ -113,7 +112,6 @@ def is_visible(teams: Teams, transaction_id: str) -> bool:
 
 
 def insert_row(teams: Teams, **columns: Any) -> int:
-    """Insert a row into team-a's message table as its application; return its id."""
     given = {"service": teams.a.service, "topic": teams.a.topics[1], "key": b"k", "value": b"forged", **columns}
     names, places = ", ".join(given), ", ".join(["%s"] * len(given))
     query = f"INSERT INTO {teams.a.site.tables.message} ({names}) VALUES ({places}) RETURNING id"

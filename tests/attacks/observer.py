@@ -59,7 +59,6 @@ class Observer:
         return [record for _, record in list(self.records) if record.topic in topics]
 
     def reason(self, channel: str, transaction_id: str) -> str | None:
-        """Return why a transaction is in the discard topic of a channel; None: it is not."""
         return next((str(one.reason) for one in self._manifests(channel) if one.transaction_id == transaction_id), None)
 
     def reason_at(self, channel: str, offset: int) -> str | None:

@@ -23,7 +23,6 @@ MEGABYTE = 1 << 20
 
 
 def _half(what: str, reason: str, topic: str, by: By = By.RELAY, effect: str = "", **how: Any) -> Attack:
-    """Let the relay deliver a half to a topic."""
     return Attack(what, by, reason, lambda teams: deliver(teams, topic, **how), effect)
 
 

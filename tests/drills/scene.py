@@ -44,7 +44,6 @@ class Scene:
         create(site)
 
     def relay(self, **more: str) -> Service:
-        """Start a relay, and wait until it is ready."""
         self.port = free_port()
         relay = self.site.relay(extra=relay_settings(self.site, OUTBOX_HTTP_PORT=str(self.port), **more))
         wait_until(lambda: get(self.port, "/readyz")[0] == 200, explain=self.site.logs)

@@ -31,7 +31,6 @@ _FIGURES = {
 
 
 def kept() -> list[dict[str, Any]]:
-    """The reports that are kept, in the order of their names."""
     return [json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
 
 
@@ -53,7 +52,6 @@ def described(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def written(text: str, reports: Sequence[Mapping[str, Any]]) -> str:
-    """The document with the table as it must be."""
     return filled_place(text, PLACE, described(reports))
 
 

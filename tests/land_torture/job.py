@@ -55,7 +55,6 @@ class Job:
 
     @classmethod
     def landing(cls, site: Site, topics: Sequence[str], folder: Path, *, naive: bool) -> Self:
-        """A job that lands topics."""
         settings = {
             "OUTBOX_BOOTSTRAP_SERVERS": site.bootstrap_servers,
             "OUTBOX_TOPICS": ",".join(topics),
@@ -70,7 +69,6 @@ class Job:
         return cls(site, [sys.executable, "-m", *words], folder, settings)
 
     def kill_at(self, point: Point, chance: random.Random) -> None:
-        """Start it, and kill it there."""
         if point.kind is Kind.FAILPOINT:
             with self._started(**{FAILPOINT: f"{point.place}:{chance.randint(1, MOST_HITS)}"}) as process:
                 self._await_end(process, -signal.SIGKILL)

@@ -47,7 +47,6 @@ class Result:
     violations: list[Violation] = field(default_factory=list)
 
     def report(self) -> dict[str, Any]:
-        """The report, ready for JSON."""
         return {
             "sink": self.sink,
             "seed": self.seed,

@@ -79,7 +79,6 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[Repository]:
-    """Serve a folder as a repository."""
     asked: list[str] = []
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, asked, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -24,7 +24,6 @@ class AsyncShop:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
-        """A session with its transaction, committed at the end of the block."""
         async with AsyncSession(self.engine) as session, session.begin():
             yield session
 
@@ -41,7 +40,6 @@ class AsyncShop:
         return await self.outbox.publish(session, self.message(topic, value, key), eager=eager)
 
     async def publish_one(self, topic: str, value: str) -> None:
-        """Publish a message in a transaction of its own."""
         async with self.session() as session:
             await self.publish(session, topic, value)
 

@@ -164,7 +164,6 @@ class Case:
         return f"{site.name}.dbz.{self.name}.shop", f"{site.name}.rly.{self.name}.shop"
 
     def create(self, site: Site) -> None:
-        """Create the table, what the relay keeps beside it, and both topics."""
         typed = {**COLUMNS, **{name: type_.format(name=site.name) for name, (type_, _, _) in HEADERS.items()}}
         columns = "".join(f", {name} {type_}" for name, type_ in typed.items())
         with site.connect() as connection:

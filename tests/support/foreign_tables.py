@@ -96,12 +96,10 @@ KINDS = [
 
 
 def relay_settings(settings: dict[str, Any], **more: str) -> dict[str, str]:
-    """Return the variables of a relay that delivers from one foreign table."""
     return variables({SOURCE: settings}, **more)
 
 
 def variables(tables: dict[str, dict[str, Any]], **more: str) -> dict[str, str]:
-    """Return the variables of a relay that delivers from foreign tables."""
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
 
 

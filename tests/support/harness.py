@@ -64,7 +64,6 @@ class Service:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal has stopped it in its tracks."""
         state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state == "T"
 
@@ -73,7 +72,6 @@ class Service:
         self.process.wait()
 
     def terminate(self, timeout: float = 30) -> int:
-        """SIGTERM; the exit code."""
         self.process.terminate()
         return self.process.wait(timeout)
 
@@ -189,7 +187,6 @@ class Site:
         return psycopg.connect(self.postgres_url, autocommit=True, **options)
 
     def sql(self, statement: str | Composed, *parameters: Any) -> list[Any]:
-        """Run a statement on a connection of its own; its rows, if it has some."""
         query = statement.encode() if isinstance(statement, str) else statement
         with self.connect() as connection:
             ran = connection.execute(query, parameters or None)

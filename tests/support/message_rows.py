@@ -28,7 +28,6 @@ PAUSE_SECONDS = 0.005
 
 
 def create(site: Site) -> MessageTable:
-    """Create the message table of a site, and a table with a number for each key."""
     table = MessageTable(site.tables)
     with site.connect() as connection:
         table.create(connection)
@@ -41,7 +40,6 @@ def create_numbers(site: Site) -> None:
 
 
 def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str]:
-    """Return the variables of a relay that delivers from the message table of a site."""
     tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name, **(table or {})}}
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
 
@@ -91,7 +89,6 @@ def execute(site: Site, statement: str, *parameters: Any) -> list[Any]:
 
 
 def insert_rows(site: Site, messages: Sequence[Message]) -> None:
-    """Publish messages by plain SQL, each in a transaction of its own."""
     statement = f"INSERT INTO {site.tables.message} (service, topic, key, value) VALUES ('g', %s, %s, %s)"
     with psycopg.connect(site.postgres_url, autocommit=True) as connection:
         for message in messages:

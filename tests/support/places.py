@@ -59,7 +59,6 @@ class Place(ABC):
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """A session with its transaction, committed at the end of the block."""
         with Session(self.engine) as session, session.begin():
             yield session
 
@@ -119,7 +118,6 @@ class MemoryPlace(Place):
         return engine
 
     def connect(self) -> psycopg.Connection[Any] | None:
-        """A connection, if it is Postgres."""
         return None if self._url is None else psycopg.connect(self._url)
 
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:

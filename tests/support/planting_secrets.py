@@ -85,5 +85,4 @@ class Planted:
 
 
 def dsn(name: str, host: str = NOWHERE) -> str:
-    """Return a connection string with the planted password of a setting."""
     return f"postgresql://x:{secret(name)}@{host}/x"

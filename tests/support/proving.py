@@ -229,7 +229,6 @@ class History:
         return self.op(self.row(self.tell(messages, **options)))
 
     def rolled_back(self, messages: int = 1, *, by_checker: bool = False, **options: Any) -> Told:
-        """One that was rolled back, by its producer or by the checker."""
         told = self.tell(messages, **options)
         if by_checker:
             self.row(told, "R")

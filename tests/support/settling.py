@@ -88,7 +88,6 @@ def _fill_half_partition(site: Site, channel: ChannelDescription, partition: int
 
 
 def discard(site: Site, channel: ChannelDescription, row: Made, *, removed: bool = False) -> None:
-    """Write a transaction's manifest to the discard topic, or its tombstone."""
     place = (channel.half.id, 0, DiscardReason.TOO_LARGE, "by hand", OpKind.COMMIT)
     positions = (Positions.first(1), ((0, row.offset),), 0)
     manifest = Manifest(row.transaction_id, "orders", Truth.ROW, *place, *positions)
@@ -143,7 +142,6 @@ def meta(site: Site) -> dict[str, str]:
 
 
 def watermark(site: Site, channel: ChannelDescription, partition: int = 0) -> int | None:
-    """The purge watermark of a half partition, None if there is none."""
     found = meta(site).get(f"purged/{channel.half.id}/{partition}")
     return None if found is None else int(found)
 

@@ -27,7 +27,6 @@ class Shop:
         site.sql(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)")
 
     def topic(self) -> str:
-        """A new real topic of three partitions; its short name."""
         name = f"topic{next(self._numbers)}"
         self.site.create_topics(name)
         return name
@@ -37,7 +36,6 @@ class Shop:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """A session with its transaction, committed at the end of the block."""
         with Session(self.engine) as session, session.begin():
             yield session
 

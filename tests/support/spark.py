@@ -33,7 +33,6 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 @functools.cache
 def session() -> SparkSession:
-    """The session of this test process."""
     jars = [*fetch(DELTA_LOCK), *fetch(SPARK_LOCK)]
     made = local_session("tests", jars, {**SETTINGS, **INTERPRETED, **DELTA_SETTINGS})
     atexit.register(made.stop)

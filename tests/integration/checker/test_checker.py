@@ -158,7 +158,6 @@ def test_a_half_of_another_incarnation_of_the_database_is_never_decided(site: Si
 
 
 def insert_row(site: Site, connection: psycopg.Connection[Any], entry: OpEntry) -> None:
-    """Write the row of a committed transaction, as the library would."""
     place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset, str(entry.positions))
     query = f"INSERT INTO {site.tables.transaction} VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, %s)".encode()
     connection.execute(query, (entry.transaction_id, site.name, *place))

@@ -79,7 +79,6 @@ class Migrations:
         return [name for (name,) in self.site.sql(query, self.names.schema)]
 
     def require_made(self) -> None:
-        """The tables are what the library and a consumer need, and the role has its rights."""
         table = CallbackTable(self.names)
         with self.site.connect() as connection:
             table.verify(connection)

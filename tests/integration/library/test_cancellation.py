@@ -52,7 +52,6 @@ class Buyers:
             )
 
     async def with_a_core_connection(self, number: int) -> None:
-        """Buy in a transaction that the library owns, on a connection of SQLAlchemy's."""
         async with (
             self.application.engine.connect() as connection,
             self.application.outbox.transaction(connection, eager=self.eager) as tx,

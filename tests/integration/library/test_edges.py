@@ -76,7 +76,6 @@ def stored(record: VisibleRecord) -> tuple[bytes | None, bytes | None, Headers]:
 
 
 def publish(shop: Shop, topic: str, messages: Sequence[Message]) -> None:
-    """Publish messages to one partition of a topic, in one transaction."""
     with shop.session() as session:
         for message in messages:
             shop.outbox.publish(session, replace(message, topic=shop.site.topic(topic), partition=0))
@@ -174,7 +173,6 @@ def test_largest_half_that_is_accepted_is_delivered(shop: Shop) -> None:
 
 
 def send(shop: Shop, topic: str, *messages: Message) -> list[VisibleRecord]:
-    """Publish in one transaction; what a read_committed reader gets."""
     with shop.session() as session:
         for message in messages:
             shop.outbox.publish(session, message)

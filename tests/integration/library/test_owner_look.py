@@ -157,7 +157,6 @@ def test_a_look_fails_no_transaction(place: Place, looks: Looks) -> None:
 
 
 def _publish(site: Site, outbox: Outbox, first: str) -> None:
-    """Publish three messages in a session that begins with a statement."""
     with site.connect() as connection:
         connection.execute(first.encode())
         with connection.transaction():

@@ -34,7 +34,6 @@ class Made:
         self.foreign = {Table.FOREIGN: foreign.places[Table.FOREIGN]}
 
     def run(self, statement: str) -> None:
-        """Run a statement; `{n}` is the prefix of the tables."""
         self.connection.execute(statement.format(n=self.site.name).encode())
 
     def found(self) -> list[str]:

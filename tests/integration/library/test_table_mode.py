@@ -104,7 +104,6 @@ def _no_rows(place: Place) -> None:
 
 @pytest.fixture(params=DOORS)
 def opened(place: Place, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """Each kind of connection."""
     with DOORS[request.param](place.url) as made:
         yield made
 

@@ -67,7 +67,6 @@ class Roles:
         return {"OUTBOX_POSTGRES_URL": self.url(role), "OUTBOX_SCHEMA": self.schema}
 
     def command(self, *words: str, role: str = "") -> subprocess.CompletedProcess[str]:
-        """Run `outbox …` as a role, by default as the owner of the tables."""
         environment = {**self.site.environment(), "OUTBOX_SCHEMA": self.schema}
         if role:
             environment |= self.environment(role)

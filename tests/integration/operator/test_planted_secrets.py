@@ -29,7 +29,6 @@ WRONG = "hush-this-is-wrong"
 
 @pytest.fixture
 def site(secured: Stack) -> Iterator[SecuredSite]:
-    """A site whose channel and tables exist, with a recognizable password for Kafka and one for Postgres."""
     with SecuredSite(secured.bootstrap_servers, secured.postgres_url, stack=secured) as made:
         made.create(ORDERS, partitions=1)
         message_rows.create(made)

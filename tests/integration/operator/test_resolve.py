@@ -58,7 +58,6 @@ def _undecided(site: Site, outbox: HalfOutbox) -> OpEntry:
 
 
 def _committed(site: Site, outbox: HalfOutbox) -> str:
-    """A transaction of which nobody has told that it committed."""
     message = Message(site.topic("orders"), "v", uuid.uuid4().hex)
     return publish_bulk(site, outbox, [message], ops=False)[0].partition("/")[0]
 

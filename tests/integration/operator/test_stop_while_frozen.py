@@ -77,7 +77,6 @@ def _asks(service: Service) -> bool:
 
 
 def _end(*services: Service) -> float:
-    """Let all end; how many seconds that took."""
     began = time.monotonic()
     for service in services:
         service.process.terminate()

@@ -17,7 +17,6 @@ from tests.support.servers import Servers
 
 @pytest.fixture
 def platform(servers: Servers, tmp_path: Path) -> Iterator[Platform]:
-    """Two channels in one configuration file, not created yet."""
     with open_platform(servers, tmp_path) as made:
         yield made
 

@@ -18,7 +18,6 @@ class _NewOwner:
         self._producer.init_transactions(20.0)
 
     def can_write(self) -> bool:
-        """Write one Kafka transaction; whether nobody has fenced it."""
         try:
             self._producer.begin_transaction()
             self._producer.produce(self._topic, b"of the new owner")

@@ -72,7 +72,6 @@ def kill_last(own: Stack, site: Site) -> None:
 
 
 def _has_skipped(own: Stack, transactional_id: str) -> bool:
-    """Return whether a broker has skipped the end of a transaction of an owner."""
     logs = "\n".join(own.kafka.log(node).read_text() for node in range(LAST))
     return any(SKIPS.search(line) and transactional_id in line for line in logs.splitlines())
 

@@ -32,7 +32,6 @@ def program(site: Site, name: str) -> str:
 
 
 def create(site: Site) -> dict[str, dict[str, Any]]:
-    """Create the table and the switch of the page, and what the relay needs; return the settings of both tables."""
     create_numbers(site)
     table, names = f"{site.name}_outbox_events", TableNames("public", f"{site.name}_f")
     with site.connect() as connection:

@@ -57,7 +57,6 @@ def served(site: Site, **table: object) -> Service:
 
 
 def wait_halted(site: Site, relay: Service, words: str) -> None:
-    """Wait until the source is halted, with some words in the reason."""
     wait_until(lambda: "Table source halted" in relay.output(), explain=site.logs)
     assert words in relay.output()
 

@@ -26,7 +26,6 @@ def shop(site: Site) -> Site:
 
 
 def run(site: Site, statement: str, prefix: str = "") -> list[tuple[object, ...]]:
-    """Run a statement; `{message}` and `{discarded}` stand for tables."""
     names = TableNames("public", prefix) if prefix else site.tables
     return site.sql(statement.format(message=names.message, discarded=names.discarded))
 

@@ -24,7 +24,6 @@ _WHEEL = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "-
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build both distributions: wheel by name."""
     folder = tmp_path_factory.mktemp("wheels")
     subprocess.run([*_WHEEL, "--wheel-dir", folder, ROOT, ROOT / "services"], check=True, timeout=120)
     return {path.name.split("-")[0]: path for path in folder.iterdir()}

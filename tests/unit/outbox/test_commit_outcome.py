@@ -97,7 +97,6 @@ class Starter:
 
 
 def sealed(connection: Connection, row: bool | None = None) -> tuple[PublishedTransaction, Part]:  # noqa: FBT001 - three values
-    """A transaction that was published in and sealed; COMMIT comes next."""
     starter, published = Starter(row), PublishedTransaction(connection)
     published.publish(starter, [Message("orders", b"v")], 0, eager=False)
     published.seal()

@@ -67,7 +67,6 @@ def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discar
 
 
 def accepted(draft: Draft, message: Message, to: Sender) -> bool:
-    """Publish a message if it is not refused, and return whether it was accepted."""
     try:
         refuse(message, draft.planned([message], "shop", "shop.half")[0], to, BUDGET)
     except MessageRefused:

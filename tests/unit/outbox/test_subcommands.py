@@ -92,7 +92,6 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def _known(settings: LayeredSettings, names: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that a type has, of some names in the file."""
     return {name: str(getattr(settings, name)) for name in names if name in settings_of(type(settings))}
 
 

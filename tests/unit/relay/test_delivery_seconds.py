@@ -69,7 +69,6 @@ def test_services_beyond_the_first_hundred_share_one_label() -> None:
 
 
 def _discards() -> dict[str, float]:
-    """How many transactions were discarded as FORBIDDEN, by service."""
     (metric,) = metrics.DISCARDS.collect()
     found = [one for one in metric.samples if one.labels["reason"] == DiscardReason.FORBIDDEN]
     return {one.labels["service"]: one.value for one in found if one.name.endswith("_total")}

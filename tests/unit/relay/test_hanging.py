@@ -150,7 +150,6 @@ def _end(word: Word = "decide") -> None:
 
 
 def _ended(group: Group) -> bool:
-    """Return whether the one transaction that was written for its end was committed."""
     (call,) = group.deliveries[ID].end_hanging.call_args_list
     is_committed: bool = call.kwargs["is_committed"]
     return is_committed

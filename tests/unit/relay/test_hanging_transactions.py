@@ -120,7 +120,6 @@ def hanging(cluster: Cluster, delivery: Mock) -> Own:
 
 
 def _aborted(delivery: Mock) -> list[int]:
-    """The half offsets whose records were written once more and aborted."""
     records = [call.args[0] for call in delivery.write_and_abort.call_args_list]
     return [int(dict(record.headers)["outbox-origin"].partition(b"/")[2]) for record in records]
 

@@ -153,7 +153,6 @@ def to_ledger(ledger: Ledger) -> None:
 
 
 def taken(ledger: Ledger) -> list[int]:
-    """Take what is decided, none of it past the ledger."""
     ledger.take_plain(Mock(return_value=None), BatchPolicy(), 0)
     return [_number(transaction) for transaction in taken_ready(ledger, 100)]
 

@@ -39,17 +39,14 @@ def commit(number: int, offset: int, positions: str = "0", last: int | None = No
 
 
 def offsets(ledger: Ledger, now: int = 0, **limits: int) -> list[int]:
-    """The offsets of the halves that leave."""
     return [found.offset for found, _ in ledger.take_plain(open_to, BatchPolicy(**limits), now)]
 
 
 def pending(ledger: Ledger) -> list[int]:
-    """The numbers of the transactions in the ledger."""
     return [int(id_[-12:], 16) for id_ in ledger.pending.by_id]
 
 
 def waiting(*halves: Half) -> Ledger:
-    """A ledger of which these halves wait."""
     ledger = new_ledger()
     ledger.plain.read(halves)
     return ledger

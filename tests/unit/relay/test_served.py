@@ -36,7 +36,6 @@ def served(take_over: MagicMock) -> ServedPartitions:
 
 
 def failing(number: int) -> Any:
-    """Return the worker of a half partition that has ended with an error."""
     return SimpleNamespace(partition=number, failure=BUG, is_alive=lambda: False, stop=lambda _seconds: None)
 
 

@@ -1,7 +1,4 @@
-"""Runs tests again and again beside endless loops, and keeps what they measured: `python -m tests.repeat TEST`.
-
-What held once on a quiet machine is not mended. A test hands a figure over with `record_property`.
-"""
+"""`python -m tests.repeat TEST`: repeats tests beside endless loops, and keeps what `record_property` measured."""
 
 import argparse
 import subprocess

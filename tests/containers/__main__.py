@@ -1,8 +1,4 @@
-"""`python -m tests.containers`: the product in containers, where no image registry is reachable.
-
-Installs an engine if there is none, makes every image on this machine, runs the integration tests over testcontainers,
-brings the compose file up until the demo is reconciled, and takes everything down. docs/containers.md tells more.
-"""
+"""`python -m tests.containers`: the product in containers, where no image registry is reachable: docs/containers.md."""
 
 import argparse
 import shutil

@@ -39,10 +39,7 @@ class Containers:
 
 @contextmanager
 def containers() -> Iterator[Containers]:
-    """Start a Kafka and a Postgres container; OUTBOX_KAFKA_IMAGE and OUTBOX_POSTGRES_IMAGE name the images.
-
-    The Kafka image is one that testcontainers knows how to start, with a tag that is a version from 7.0.0 on.
-    """
+    """Start a Kafka, of an image from 7.0.0 on that testcontainers knows, and a Postgres; variables name the images."""
     kafka = KafkaContainer(os.environ.get(KAFKA_IMAGE_VARIABLE, KAFKA_IMAGE)).with_kraft()
     for name, value in _KAFKA_SETTINGS.items():
         kafka.with_env(f"KAFKA_{name.replace('.', '_').upper()}", value)

@@ -61,12 +61,7 @@ class Scene:
         explains: bool = False,
         environ: Mapping[str, str] | None = None,
     ) -> str:
-        """Run `outbox …`, and record the lines of its output that contain one of these words.
-
-        Args:
-            explains: Whether this is where the operator learns the cause.
-            environ: Settings other than an operator's; recorded, too, if there are some.
-        """
+        """Run `outbox …`, record its lines with one of these words; `explains`: they tell the cause."""
         printed = self.look(line, code=code, environ=environ)
         settings = "".join(f"{name}={shlex.quote(value)} " for name, value in (environ or {}).items())
         self._record(f"{settings}outbox {line}", printed, shown, explains=explains)

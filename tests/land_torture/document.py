@@ -1,7 +1,4 @@
-"""`python -m tests.land_torture.document`: writes what the kept reports say into docs/spark/land.md.
-
-A report is kept with `--keep build/land-torture/report.json`. No figure in the document is typed by hand.
-"""
+"""`python -m tests.land_torture.document`: writes what reports kept by `--keep` say into docs/spark/land.md."""
 
 import json
 import shutil

@@ -1,7 +1,4 @@
-"""The job that one would write without much thought: each batch is appended. The torture must find it out.
-
-`python -m tests.land_torture.naive`, with the settings of `outbox land` in the environment.
-"""
+"""`python -m tests.land_torture.naive`: a job that appends each batch, and that the torture must find out."""
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f

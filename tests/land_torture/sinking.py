@@ -1,7 +1,4 @@
-"""A stream of files into a sink for Kafka, killed again and again: each line must be on the topic once.
-
-The naive variant is Spark's own sink for Kafka: it repeats a batch whose commit is forgotten, and must be found out.
-"""
+"""A stream of files into a sink for Kafka, killed again and again: each line must be on the topic once."""
 
 import random
 import sys

@@ -1,7 +1,4 @@
-"""Proxies before the nodes of a Kafka cluster; an EndTxn can be kept and let go in its producer's next transaction.
-
-That is KAFKA-17754: a request whose connection broke travels on, and comes after its own repetition.
-"""
+"""Proxies before the nodes of a Kafka cluster; they can keep an EndTxn until the next transaction (KAFKA-17754)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""An application in a process of its own: one local transaction, one message.
-
-    python -m tests.support.buyer <table> <number> <topic>
-
-It dies or stops where OUTBOX_FAILPOINT says.
-"""
+"""`python -m tests.support.buyer TABLE NUMBER TOPIC`: one local transaction, one message; OUTBOX_FAILPOINT ends it."""
 
 import os
 import sys

@@ -1,7 +1,4 @@
-"""The same rows through a real Debezium and through the relay: a table, a connector and a source for each case.
-
-docs/migrate/debezium.md has the table that is made of `EXAMPLES`, each of which the long test sees on both sides.
-"""
+"""The same rows through a real Debezium and through the relay; `EXAMPLES` are in docs/migrate/debezium.md."""
 
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence

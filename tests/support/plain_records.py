@@ -21,10 +21,7 @@ _ANSWER_SECONDS = 5.0
 
 
 class PlainRecords:
-    """Writes a record into each partition of a topic, again and again, while the `with` block lasts.
-
-    Nothing is delivered while these wait, and for how long depends on Kafka and on the machine.
-    """
+    """Writes records to each partition of a topic while the block lasts: how long these wait, Kafka itself needs."""
 
     def __init__(self, site: Site, clock: Callable[[], float] = time.monotonic) -> None:
         self._admin, self._topic, self._clock = site.admin, site.topic(TOPIC), clock

@@ -1,7 +1,4 @@
-"""The vectors of `docs/vectors.json`; `python -m tests.support.protocol_documents` writes them.
-
-No test writes it: a change of a format shows as a failing test first, and then as a difference that somebody reads.
-"""
+"""The vectors of `docs/vectors.json`; `python -m tests.support.protocol_documents` writes them, and no test does."""
 
 import base64
 import json

@@ -13,10 +13,7 @@ from tests.support.harness import Site
 
 
 class RelayedTopics:
-    """Real topics, and one transactional producer, which fences those of its `number`; records go by chance.
-
-    `keys`: how many there are, each in one of the first three partitions; 0: each record has another.
-    """
+    """Real topics, one transactional producer, which fences those of its `number`, and `keys` (0: each its own)."""
 
     def __init__(self, site: Site, topics: Sequence[str], number: int = 0, seed: int = 0, keys: int = 0) -> None:
         self._topics = topics

@@ -1,8 +1,4 @@
-"""A coordinator of Kafka transactions as the old protocol has it, and a producer as librdkafka is one.
-
-It stands in for both where a request must arrive at a chosen moment: an EndTxn that is late ends whatever transaction
-of its epoch is open then (KAFKA-17754). What the real ones do is tried by the integration tests.
-"""
+"""A coordinator of the old protocol, a producer like librdkafka, and an EndTxn at a chosen moment (KAFKA-17754)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,4 @@
-"""Run the command `outbox` with a wall clock that is wrong: `python -m tests.support.wrong_clock checker`.
-
-`TESTS_CLOCK_AHEAD` is how many seconds the clock is ahead; a negative number puts it behind. Monotonic time is right,
-as on a machine whose clock was set wrong.
-"""
+"""`python -m tests.support.wrong_clock …`: `outbox` with a wall clock that is TESTS_CLOCK_AHEAD seconds ahead."""
 
 import os
 import time

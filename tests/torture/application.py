@@ -1,7 +1,4 @@
-"""The tortured application: counts keys in Postgres and tells every count, until it is asked to stop or killed.
-
-Its mode is that of its outbox. Each mode has keys of its own, because modes promise no order among each other.
-"""
+"""The tortured application: counts keys in Postgres and tells every count; each mode has keys of its own."""
 
 import json
 import os

@@ -23,10 +23,7 @@ class State(NamedTuple):
 
 
 def held(states: Iterable[State], topic: str, now: float) -> Mapping[str, Sequence[Span]]:
-    """Return when the end of a transaction that wrote to a topic was decided, and not yet written everywhere, by owner.
-
-    Kafka begins no other transaction of that owner meanwhile, for whatever topic (docs/operations/recovery.md).
-    """
+    """Return when an owner was held: its transaction's end was decided, and not yet written everywhere."""
     since: dict[str, float] = {}
     spans: defaultdict[str, list[Span]] = defaultdict(list)
     for owner, at, state in states:

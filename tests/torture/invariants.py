@@ -85,11 +85,7 @@ def all_or_none(evidence: Evidence) -> Iterator[str]:
 
 
 def settled_means_delivered(evidence: Evidence) -> Iterator[str]:
-    """I6: no checkpoint says that a half is settled, and no evidence that a row is delivered, before it is in the log.
-
-    The broker's clock, the database's, and that of whoever looked at the checkpoints are the same. A parked half is
-    settled; its message comes late, and says so.
-    """
+    """I6: what a checkpoint or evidence settles is in the log before; a parked half is settled, and comes late."""
     for record in evidence.log:
         claimed = evidence.claims.get(record.origin)
         if claimed is not None and claimed < record.appended and not record.late:

@@ -1,8 +1,4 @@
-"""`python -m tests.torture.outage`: a database is down for long while many halves wait; another one goes on meanwhile.
-
-An outage is no answer (R26): nothing is parked because of it, and nothing is decided. When the database is back,
-everything is decided, and each message is where it belongs.
-"""
+"""`python -m tests.torture.outage`: a database is down for long while many halves wait; another goes on (R26)."""
 
 import re
 import time

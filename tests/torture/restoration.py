@@ -97,11 +97,7 @@ class SourceCruelty(Lasting):
         return self._set_back is None or self._set_back.halts(self._processes.halts())
 
     def restore(self) -> None:
-        """Bring back the progress and the rows of some seconds ago; what came since stays.
-
-        A restore ends all sessions, so it ends that of the owner. Delivered rows are back, and nothing is lost, so
-        that all invariants hold. If the database ends meanwhile, nothing is restored.
-        """
+        """Bring back the progress and the rows of some seconds ago; what came since stays. It ends all sessions."""
         if self._needs_operator:
             return
         try:

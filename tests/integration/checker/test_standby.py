@@ -94,11 +94,7 @@ def _fenced(site: Site) -> set[str]:
 
 
 def test_what_was_in_doubt_is_decided_by_what_the_standby_has(pair: Pair, site: Site) -> None:
-    """One COMMIT reached the standby and its reply was lost, the other never reached it.
-
-    The row of the other is visible once its server has come back. It is lost in the failover that follows, so nobody
-    may have told of it: the checker's own write waits for the standby, too (R9).
-    """
+    """The reply of one COMMIT was lost; the other never reached the standby, so nobody may have told of it (R9)."""
     with Shop(site) as shop, ThreadPoolExecutor(1) as pool:
 
         def buy(number: int) -> None:

@@ -1,7 +1,4 @@
-"""`outcome()` of table mode after a crash or failover of Postgres, which gives an xid out twice (R74).
-
-OUTBOX_TEST_REPEATS says how often the crashes under load are repeated.
-"""
+"""`outcome()` after a crash that gives an xid out twice (R74); OUTBOX_TEST_REPEATS: how many crashes under load."""
 
 import itertools
 import os

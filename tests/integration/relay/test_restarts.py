@@ -92,11 +92,7 @@ def assert_that_topic_and_table_agree(shop: Shop) -> None:
 
 
 def _assert_that_nothing_is_lost_or_doubled(own: Stack, shop: Shop, relay: Service) -> None:
-    """Topic and table agree, also if the broker has left a transaction of the relay's without its end (KAFKA-20734).
-
-    That happens to about one of five single brokers that are killed under load. The relay ends it as it was decided
-    (R51). What it had committed to a real topic becomes visible with the next commit there (R31).
-    """
+    """Topic and table agree, also if the broker has left a transaction without its end (KAFKA-20734; R31, R51)."""
     shop.site.wait_settled()
     if HELD_BACK in relay.output():
         assert SKIPS_MARKERS.search(own.kafka.log().read_text(errors="replace")), "the broker has an excuse"

@@ -1,7 +1,4 @@
-"""Three brokers, of which one dies: what it leaves open, and what Kafka allows meanwhile.
-
-A broker skips the end of a Kafka transaction on a partition without a leader: nothing is lost or doubled by it.
-"""
+"""One of three brokers dies, and skips ends of Kafka transactions without a leader: nothing is lost or doubled."""
 
 import os
 import re

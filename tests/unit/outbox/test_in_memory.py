@@ -1,7 +1,4 @@
-"""What the outbox in memory has beyond the real one: what it shows.
-
-That it behaves like the real one is tested by `tests/integration/library/test_outbox_contract.py`.
-"""
+"""What the outbox in memory shows; that it is like the real one is tested by `test_outbox_contract.py`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -47,13 +47,6 @@ def test_waiting_for_a_coordinator_is_a_warning_only_after_a_while(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_line_of_another_kind_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    client_log = ClientLog()
-    client_log.log(logging.ERROR, _FORM, "FAIL", "rdkafka#1", "refused")
-    client_log.log(logging.ERROR, _FORM, "FAIL", "rdkafka#1", "wrong password")
-    assert len(_lines(caplog)) == 2
-
-
 def test_kinds_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     client_log = ClientLog()
     for number in range(1_000):

@@ -127,10 +127,3 @@ assert with_trace(message) is message
 
 def test_without_opentelemetry_nothing_is_added() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT], check=True, timeout=60)
-
-
-def test_opentelemetry_is_looked_for_once() -> None:
-    tracing._opentelemetry.cache_clear()
-    for _ in range(3):
-        with_trace(FULL)
-    assert tracing._opentelemetry.cache_info().misses == 1

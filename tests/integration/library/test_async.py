@@ -18,7 +18,6 @@ from outbox import AsyncHalfOutbox
 from outbox._kafka.admin import admin_client
 from outbox.async_half_outbox import AsyncHalfTransaction
 from outbox.errors import PublishFailed, UsageError
-from outbox.protocol.op import OpKind
 from tests.support.async_shop import AsyncShop
 from tests.support.harness import doubled, wait_until
 from tests.support.shop import Shop
@@ -310,29 +309,3 @@ async def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytes
         await session.commit()
     assert not opened
     assert shop.delivered(1, topic) == ["committed"]
-
-
-async def test_the_event_loop_goes_on_during_publication(shop: Shop) -> None:
-    topic = shop.topic()
-    async with AsyncShop(shop) as application:
-        async with _ticking() as gaps:
-            began = time.monotonic()
-            async with application.session() as session:
-                for number in range(2_000):
-                    await application.publish(session, topic, str(number))
-                    await asyncio.sleep(0)
-                published = len(gaps)
-            took = time.monotonic() - began
-        assert len(gaps) > published
-        assert max(gaps) < took
-    assert len(shop.delivered(2_000, topic)) == 2_000
-
-
-async def test_an_eager_half_of_a_task_is_rolled_back_by_its_marker(shop: Shop) -> None:
-    topic = shop.topic()
-    ids: list[str] = []
-    async with AsyncShop(shop) as application, AsyncSession(application.engine) as session:
-        ids.append((await application.publish(session, topic, "never", eager=True)).transaction_id)
-        await session.rollback()
-    shop.site.wait_settled()
-    assert [entry.kind for _, entry in shop.ops(ids[0])] == [OpKind.ROLLBACK]

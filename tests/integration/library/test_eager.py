@@ -327,17 +327,6 @@ def test_eager_and_patient_messages_of_several_keys_keep_their_order(shop: Shop)
     assert len({half.partition for half in halves}) == 1
 
 
-def test_two_outboxes_one_of_them_eager(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.site.half_outbox("billing", eager=True) as billing:
-        with shop.session() as session:
-            shop.publish(session, topic, "patient of orders")
-            billing.publish(session, _message(shop, topic, "eager of billing"))
-            wait_until(lambda: _has_half(shop, "eager of billing"))
-            assert not _has_half(shop, "patient of orders")
-        assert sorted(shop.delivered(2, topic)) == ["eager of billing", "patient of orders"]
-
-
 def test_an_interruption_between_two_halves(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C comes when a half is on its way: it is rolled back with the others, and the outbox goes on."""
     topic = shop.topic()

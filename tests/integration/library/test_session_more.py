@@ -351,15 +351,3 @@ def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
     nowhere = {"bootstrap.servers": "127.0.0.1:1"}
     with HalfOutbox("orders", nowhere, publish_timeout_seconds=0.5) as outbox, pytest.raises(PublishFailed):
         outbox.ping()
-
-
-def test_a_listener_of_the_users_on_the_same_connection(shop: Shop, engine: Engine) -> None:
-    topic, seen = shop.topic(), list[str]()
-    with Session(engine) as session:
-        connection = session.connection()
-        event.listen(connection, "commit", lambda _: seen.append("before publish()"))
-        shop.publish(session, topic, "v")
-        event.listen(connection, "commit", lambda _: seen.append("after publish()"))
-        session.commit()
-    assert seen == ["before publish()", "after publish()"]
-    assert shop.delivered(1, topic) == ["v"]

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from outbox.listener import LocalTransactionState
 from outbox.prometheus import PrometheusRecorder
-from outbox.recorder import CommitOutcome, GuardedRecorder, NoRecorder, Recorder, guarded
+from outbox.recorder import CommitOutcome, NoRecorder, Recorder, guarded
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
@@ -55,14 +55,6 @@ def test_every_end_of_a_transaction_has_its_own_count(outcome: CommitOutcome) ->
     PrometheusRecorder(registry).transaction_ended("orders", outcome)
     found = {one: value(registry, "outbox_transactions_total", outcome=one) for one in CommitOutcome}
     assert found == {one: float(one is outcome) for one in CommitOutcome}
-
-
-def test_services_are_told_apart() -> None:
-    registry = CollectorRegistry()
-    PrometheusRecorder(registry).messages_published("orders", 1)
-    PrometheusRecorder(registry).messages_published("billing", 5)
-    assert value(registry, "outbox_messages_published_total") == 1
-    assert value(registry, "outbox_messages_published_total", service="billing") == 5
 
 
 def test_labels_are_the_service_and_bounded_names_only() -> None:
@@ -110,13 +102,6 @@ def test_what_stops_the_program_is_not_swallowed() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         guarded(Interrupted()).messages_published("orders", 1)
-
-
-def test_no_recorder_hears_nothing() -> None:
-    recorder = guarded(None)
-    tell_everything(recorder)
-    assert isinstance(recorder, NoRecorder)
-    assert not isinstance(recorder, GuardedRecorder)
 
 
 def test_what_may_happen_is_counted_from_zero_once_a_service_publishes() -> None:

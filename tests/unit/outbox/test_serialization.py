@@ -221,10 +221,6 @@ def test_a_foreign_error_is_kept_but_neither_repeated_nor_printed() -> None:
     assert refused.value.__suppress_context__
 
 
-def test_its_representation_tells_the_topic_only() -> None:
-    assert repr(TypedTopic[bytes, object]("orders")) == "TypedTopic('orders')"
-
-
 MAGIC = b"\x00"
 
 

@@ -74,11 +74,6 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch) 
     assert seen == set(TRANSITIONS)
 
 
-def test_ready_is_the_end_unless_pre_flight_refuses_it() -> None:
-    assert [pair for pair in TRANSITIONS if pair[0] is State.READY] == [(State.READY, Event.REFUSED)]
-    assert set(TRANSITIONS.values()) == set(State)
-
-
 @pytest.mark.parametrize(("state", "event"), sorted(set(itertools.product(State, Event)) - set(TRANSITIONS)))
 def test_what_is_not_in_the_table_is_an_error(state: State, event: Event) -> None:
     transaction = Transaction(transaction_id(1), "orders", Truth.ROW, None, None, 0, state=state)

@@ -148,9 +148,7 @@ NONE = Target("ours", "at most", 0)
         (counted(0, 0, NONE), latest(), "x was 0 messages, and is not measured any more: the run does not tell of it"),
     ],
 )
-def test_messages_that_begin_to_be_lost_count_as_worse(
-    kept: dict[str, Any], new: dict[str, Any], said: str | None
-) -> None:
+def test_messages_newly_lost_count_as_worse(kept: dict[str, Any], new: dict[str, Any], said: str | None) -> None:
     assert regressions(kept, new) == ([] if said is None else [said])
 
 

@@ -37,9 +37,7 @@ def test_lines_of_one_kind_are_counted(caplog: pytest.LogCaptureFixture, clock: 
     ]
 
 
-def test_waiting_for_a_coordinator_is_a_warning_only_after_a_while(
-    caplog: pytest.LogCaptureFixture, clock: list[float]
-) -> None:
+def test_waiting_long_for_a_coordinator_is_a_warning(caplog: pytest.LogCaptureFixture, clock: list[float]) -> None:
     client_log, text = ClientLog(), "Failed to acquire transactional PID from broker 1: Not coordinator: retrying"
     for _ in range(2):
         client_log.log(logging.WARNING, _FORM, "GETPID", "relay#producer-1", text)

@@ -62,9 +62,7 @@ def test_spark_gets_a_java_that_has_its_module_as_it_is(monkeypatch: pytest.Monk
     assert spark_java_home(find_java()) == home
 
 
-def test_the_argument_that_java_would_refuse_is_dropped_and_no_other(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_only_the_argument_that_java_refuses_is_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "a home", "17")))
     wrapper = spark_java_home(find_java()) / "bin" / "java"
     arguments = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "", "--add-modules=java.sql", "*", "'\"$HOME"]

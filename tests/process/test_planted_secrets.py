@@ -188,9 +188,7 @@ MALFORMED = ["postgresql://x:hush-a@[db/x", "postgresql://x:hush-b@db:port/x", "
 
 @pytest.mark.parametrize("url", MALFORMED)
 @pytest.mark.parametrize("command", ["table create", "table create --inbox"])
-def test_malformed_connection_string_is_not_printed(
-    planted: Planted, outbox: Callable[..., str], command: str, url: str
-) -> None:
+def test_malformed_dsn_is_not_printed(planted: Planted, outbox: Callable[..., str], command: str, url: str) -> None:
     printed = outbox(command, OUTBOX_CONFIG=str(_file(planted, {}, postgres_url=url)))
     assert "outbox: " in printed
     assert planted.planted_in(printed) == []

@@ -95,9 +95,7 @@ class Failing(TextMapPropagator):
         raise RuntimeError("secret of the span")
 
 
-def test_a_propagator_that_fails_loses_no_message(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_propagator_loses_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     both = CompositePropagator([TraceContextTextMapPropagator(), Failing()])
     monkeypatch.setattr(tracing, "_opentelemetry", lambda: tracing._OpenTelemetry(context.get_current, both.inject))
     with TRACER.start_as_current_span("order"):

@@ -81,9 +81,7 @@ def _kept_up(port: int) -> set[str]:
     return {dict(labels)["database"] for found, labels in metrics(port) if found == name}
 
 
-def test_service_without_commits_is_fenced_only_after_reset(
-    site: Site, outbox: HalfOutbox, configured: Configured
-) -> None:
+def test_service_without_commits_is_fenced_after_reset(site: Site, outbox: HalfOutbox, configured: Configured) -> None:
     """The circuit breaker (R10): it acts before the rollback rows, and an operator's word overrules it."""
     configured.write(shop='{dsn}\n{tables}\nservices = ["orders"]\nbreaker_limit = 5')
     publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
@@ -130,9 +128,7 @@ def test_a_password_is_rotated_in_its_file(site: Site, outbox: HalfOutbox, confi
     assert checker.terminate() == 0
 
 
-def test_a_file_that_names_another_server_is_followed_at_once(
-    site: Site, outbox: HalfOutbox, configured: Configured
-) -> None:
+def test_a_file_that_names_another_server_is_followed(site: Site, outbox: HalfOutbox, configured: Configured) -> None:
     """The former server still runs, and nothing is decided there: what has committed on the new one is delivered."""
     secret = Path(site.log_folder) / "dsn"
     secret.write_text(site.postgres_url)

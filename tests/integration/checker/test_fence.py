@@ -175,9 +175,7 @@ def test_who_is_fenced_cannot_commit_his_row(
 
 
 @every_level
-def test_a_row_that_a_savepoint_took_back_is_fenced(
-    site: Site, connection: psycopg.Connection[Any], level: str
-) -> None:
+def test_a_row_that_a_savepoint_undid_is_fenced(site: Site, connection: psycopg.Connection[Any], level: str) -> None:
     """With the savepoint goes the lock that was taken in it."""
     (request,) = _requests(site, connection, 1)
     with _application(site, level) as application:
@@ -240,9 +238,7 @@ def test_checkers_at_once_agree(site: Site, connection: psycopg.Connection[Any],
         assert set(verdicts) <= {decided, Verdict.IN_FLIGHT}
 
 
-def test_a_statement_that_is_cancelled_is_tried_again_in_halves(
-    site: Site, connection: psycopg.Connection[Any]
-) -> None:
+def test_a_cancelled_statement_is_tried_again_in_halves(site: Site, connection: psycopg.Connection[Any]) -> None:
     requests = _requests(site, connection, 8)
     begun = 0
     with site.connect() as other:

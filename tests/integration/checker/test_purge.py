@@ -156,9 +156,7 @@ def test_a_walk_reports_what_it_leaves_over(site: Site, channel: ChannelDescript
     assert found.examples == sorted(row.transaction_id for row in pending)
 
 
-def test_a_row_whose_id_is_ahead_of_the_databases_clock_stays(
-    site: Site, channel: ChannelDescription, reader: DeliveryReader
-) -> None:
+def test_a_row_ahead_of_the_clock_stays(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
     """It is old by one clock only: `outcome()` of a purged transaction goes by the time in its id."""
     (ahead,) = make_rows(site, channel.half.id, [0], age_ms=-DAY_MS)
     make_rows(site, channel.half.id, [1])
@@ -168,9 +166,7 @@ def test_a_row_whose_id_is_ahead_of_the_databases_clock_stays(
     assert set(site.rows()) == {ahead.transaction_id}
 
 
-def test_a_row_whose_half_cannot_be_parsed_stays(
-    site: Site, channel: ChannelDescription, reader: DeliveryReader
-) -> None:
+def test_a_row_with_an_unreadable_half_stays(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
     """Nobody but the row knows its transaction."""
     rows = make_rows(site, channel.half.id, range(3))
     commit_checkpoint(site, channel, HalfCheckpoint(10, 10))
@@ -190,9 +186,7 @@ def test_a_row_is_as_old_as_its_insert_and_not_as_its_transaction(site: Site, ou
     assert created >= before
 
 
-def test_rollback_rows_leave_by_age_and_raise_no_watermark(
-    site: Site, channel: ChannelDescription, reader: DeliveryReader
-) -> None:
+def test_rollback_rows_raise_no_watermark(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
     make_rows(site, channel.half.id, range(5), state="R", age_ms=31 * DAY_MS)
     make_rows(site, any_topic_id(), range(2), state="R", age_ms=31 * DAY_MS)
     kept = make_rows(site, channel.half.id, range(5), state="R", age_ms=29 * DAY_MS)
@@ -366,9 +360,7 @@ def test_a_fence_that_meets_a_purge_is_no_rollback_row(
         assert fence.check(checker, [request])[request.transaction_id][0] is Verdict.PURGED
 
 
-def test_what_lies_below_the_watermark_is_not_fenced_by_an_open_breaker(
-    site: Site, channel: ChannelDescription
-) -> None:
+def test_what_is_below_the_watermark_is_not_fenced_by_an_open_breaker(site: Site, channel: ChannelDescription) -> None:
     row = Made(str(uuid.uuid4()), 3)
     site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '9')", f"purged/{channel.half.id}/0")
     with site.connect() as connection:
@@ -411,9 +403,7 @@ def _wait_for_a_lock(site: Site, pid: int) -> None:
         wait_until(lambda: watcher.execute(query, (pid,)).fetchone() == (1,))
 
 
-def test_what_leaves_the_discard_topic_while_it_is_fenced_is_not_fenced(
-    site: Site, channel: ChannelDescription
-) -> None:
+def test_what_leaves_the_discard_topic_while_fenced_is_not_fenced(site: Site, channel: ChannelDescription) -> None:
     row = Made(str(uuid.uuid4()), 3)
     site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '9')", f"purged/{channel.half.id}/0")
     with site.connect() as connection:
@@ -424,9 +414,7 @@ def test_what_leaves_the_discard_topic_while_it_is_fenced_is_not_fenced(
     assert site.rows() == {}
 
 
-def test_two_purges_at_once_delete_each_row_once(
-    site: Site, channel: ChannelDescription, reader: DeliveryReader
-) -> None:
+def test_two_purges_delete_each_row_once(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
     make_rows(site, channel.half.id, range(12_000))
     commit_checkpoint(site, channel, HalfCheckpoint(12_000, 12_000))
     progress, totals = reader.read(), [Purged(), Purged()]

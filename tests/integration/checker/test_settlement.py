@@ -41,9 +41,7 @@ def _place(site: Site) -> int:
 
 
 @pytest.mark.long
-def test_what_is_not_delivered_is_told_by_service_and_delivered_is_not(
-    site: Site, outbox: HalfOutbox, reader: DeliveryReader
-) -> None:
+def test_what_is_not_delivered_is_told_by_service(site: Site, outbox: HalfOutbox, reader: DeliveryReader) -> None:
     ids = publish_bulk(site, outbox, _messages(site, 7))
     (one,) = _audit(site, reader)
     assert (one.service, one.delay, one.count, one.examples) == (
@@ -105,9 +103,7 @@ def test_without_a_checkpoint_nothing_is_proved(
     assert _kinds(_audit(site, reader)) == {Delay.UNKNOWN: 2}
 
 
-def test_an_application_whose_clock_is_ahead_is_audited_too(
-    site: Site, channel: ChannelDescription, reader: DeliveryReader
-) -> None:
+def test_a_clock_that_is_ahead_is_audited_too(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
     """Its ids are of the future, its rows are not: the database's clock tells their age."""
     make_rows(site, channel.half.id, [0], age_ms=-DAY_MS)
     site.sql(f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 hours'")

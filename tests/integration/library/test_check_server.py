@@ -257,9 +257,7 @@ def _members(shop: Shop, service: str) -> set[str]:
     return {member.member_id for member in described.members if described.state is ConsumerGroupState.STABLE}
 
 
-def test_a_listener_that_is_slower_than_the_poll_interval_stays_in_the_service(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_listener_slower_than_its_poll_interval_stays_a_member(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     topic = shop.topic()
     members: list[set[str]] = []
 

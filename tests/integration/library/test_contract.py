@@ -43,9 +43,7 @@ def test_in_production_one_replica_is_refused_at_start(site: Site, name: str) ->
 
 @pytest.mark.parametrize("name", ["relay", "checker"])
 @pytest.mark.long
-def test_a_rule_that_is_broken_later_makes_the_service_not_ready_and_it_goes_on(
-    site: Site, outbox: HalfOutbox, name: str
-) -> None:
+def test_a_rule_broken_later_makes_it_not_ready_and_it_goes_on(site: Site, outbox: HalfOutbox, name: str) -> None:
     port = free_port()
     _serving(site, OUTBOX_HTTP_PORT=str(port if name == "relay" else 0))
     if name == "checker":

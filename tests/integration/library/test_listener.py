@@ -449,9 +449,7 @@ def test_with_a_session_an_exception_rolls_back_and_reaches_the_caller(shop: Sho
     shop.assert_nothing(topic, number)
 
 
-def test_an_exception_reaches_the_caller_though_the_connection_is_lost(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_exception_reaches_the_caller_of_a_lost_connection(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     topic = shop.topic()
 
     def lose(_message: object) -> None:

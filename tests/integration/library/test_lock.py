@@ -95,9 +95,7 @@ def test_it_is_taken_while_acknowledgements_are_late(
     assert _places_with_lock(shop, engine, [message], monkeypatch) == {"outbox.half_acked", "outbox.sealed"}
 
 
-def test_who_stops_for_long_between_half_and_row_is_fenced_and_can_try_again(
-    shop: Shop, topic: str, commit: Commit
-) -> None:
+def test_who_stops_for_long_before_the_row_is_fenced_and_can_try_again(shop: Shop, topic: str, commit: Commit) -> None:
     """The checker comes before the row: nothing is delivered of what the application rolls back."""
 
     def stop(name: str) -> None:
@@ -113,9 +111,7 @@ def test_who_stops_for_long_between_half_and_row_is_fenced_and_can_try_again(
     assert shop.delivered(2, topic) == ["v", "v"]
 
 
-def test_a_database_that_was_restored_behind_a_connection_takes_no_row(
-    shop: Shop, engine: Engine, topic: str, commit: Commit
-) -> None:
+def test_a_database_that_was_restored_takes_no_row(shop: Shop, engine: Engine, topic: str, commit: Commit) -> None:
     """The halves name the incarnation that the connection saw before (R10): the seal compares, and asks anew."""
     meta = shop.site.tables.meta
     with shop.site.connect() as connection:

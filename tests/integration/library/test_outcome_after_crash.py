@@ -154,9 +154,7 @@ class _Buyers:
 
 
 @pytest.mark.parametrize("repeat", range(REPEATS))
-def test_after_crashes_under_load_each_answer_is_what_the_business_row_says(
-    server: Postgres, outbox: Outbox, repeat: int
-) -> None:
+def test_after_crashes_each_answer_is_what_the_business_row_says(server: Postgres, outbox: Outbox, repeat: int) -> None:
     buyers = _Buyers(server.url, outbox)
     buyers.start()
     threading.Event().wait(LOAD_SECONDS + random.Random(repeat).random() / 10)

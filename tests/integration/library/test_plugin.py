@@ -112,9 +112,7 @@ def test_a_topic_that_does_not_exist_is_no_empty_one(servers: Servers) -> None:
     ],
 )
 @pytest.mark.long
-def test_servers_that_are_not_there(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str, message: str
-) -> None:
+def test_absent_servers(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
     monkeypatch.delenv("OUTBOX_BOOTSTRAP_SERVERS", raising=False)
     pytester.makepyfile("def test_servers(outbox_stack): pass")
     result = pytester.runpytest_subprocess(f"--outbox-stack={name}", timeout=60)

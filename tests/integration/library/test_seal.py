@@ -209,9 +209,7 @@ def test_a_handler_of_the_users_that_translates_the_error_of_commit(shop: Shop, 
 
 
 @pytest.mark.parametrize("end", ENDINGS)
-def test_another_listener_that_raises_between_the_seal_and_commit(
-    shop: Shop, engine: Engine, end: Callable[[Session], None]
-) -> None:
+def test_a_listener_that_raises_after_the_seal(shop: Shop, engine: Engine, end: Callable[[Session], None]) -> None:
     def fail(_connection: Connection) -> None:
         raise RuntimeError("not of the library")
 

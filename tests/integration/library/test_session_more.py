@@ -141,9 +141,7 @@ def test_a_reset_of_another_connection_that_shares_the_drivers(shop: Shop) -> No
 
 
 @pytest.mark.parametrize("raised_by", ["begin", "commit"])
-def test_a_listener_that_raises_in_the_transaction_after_a_committed_one(
-    shop: Shop, engine: Engine, raised_by: str
-) -> None:
+def test_a_listener_that_raises_after_a_committed_transaction(shop: Shop, engine: Engine, raised_by: str) -> None:
     """The user's `begin` listener comes before ours, which then does not see the second transaction begin."""
     topic, seen = shop.topic(), list[Connection]()
 

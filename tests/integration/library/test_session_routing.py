@@ -106,9 +106,7 @@ def test_bind_arguments_for_second_writer_are_refused(shop: Shop, other: Engine,
 
 
 @pytest.mark.parametrize("publish_first", [True, False])
-def test_routing_session_publishes_on_its_leader(
-    shop: Shop, follower: Engine, table: Table, *, publish_first: bool
-) -> None:
+def test_routing_session_writes_on_leader(shop: Shop, follower: Engine, table: Table, *, publish_first: bool) -> None:
     """It reads before and after, on a connection of its own, and writes at flush."""
     topic, number = shop.topic(), shop.number()
     with RoutingSession(shop.engine, follower) as session, session.begin():

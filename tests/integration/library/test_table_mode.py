@@ -200,9 +200,7 @@ def test_what_postgres_calls_committed_without_a_row_is_not(place: Place, xid: i
 
 
 @pytest.mark.parametrize("how", ["DELETE FROM {}", "TRUNCATE {}"])
-def test_a_commit_whose_evidence_was_deleted_by_hand_is_never_rolled_back(
-    lone: Place, engine: Engine, how: str
-) -> None:
+def test_a_commit_whose_row_was_deleted_by_hand_is_never_rolled_back(lone: Place, engine: Engine, how: str) -> None:
     with lone.site.connect() as connection:
         id_ = _published(lone, connection)
         _deliver(lone, connection, id_)

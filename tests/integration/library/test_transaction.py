@@ -75,9 +75,7 @@ def test_a_connection_with_factories_of_its_own(shop: Shop, connection: Connecti
     assert shop.delivered(1, topic) == ["v"]
 
 
-def test_commit_waits_for_the_disk_whatever_the_session_says(
-    shop: Shop, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_always_waits_for_the_disk(shop: Shop, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
 
     def look(name: str) -> None:
@@ -121,9 +119,7 @@ def test_a_transaction_that_failed_and_nobody_noticed(shop: Shop, connection: Co
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 @pytest.mark.parametrize("more", [[], ["SELECT 1"]], ids=["nothing after it", "statements after it"])
-def test_a_transaction_that_was_ended_inside_the_block(
-    shop: Shop, connection: Connection, end: str, more: list[str]
-) -> None:
+def test_a_transaction_ended_inside_the_block(shop: Shop, connection: Connection, end: str, more: list[str]) -> None:
     topic = shop.topic()
 
     def body() -> None:

@@ -136,9 +136,7 @@ def test_pending_is_readable_at_80_columns(site: Site, outbox: HalfOutbox) -> No
     assert max(map(len, lines[:5])) <= 80  # sums and entries; behind them are sentences, which a terminal wraps
 
 
-def test_a_listener_that_does_not_answer_is_named(
-    site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_listener_is_named(site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outbox.settings.service == "orders"
     control = HalfControl(site.topic("orders"), -1, str(uuid.uuid4()), 0, "pay", Truth.LISTENER)
     site.produce(site.channel.half_topic, b"v", None, 0, headers=[*control.encode()])

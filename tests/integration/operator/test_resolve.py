@@ -87,9 +87,7 @@ def _restored(site: Site) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("--commit", OpKind.COMMIT), ("--rollback", OpKind.ROLLBACK)])
-def test_a_decision_becomes_the_row_and_then_an_op_marker(
-    still: Site, outbox: HalfOutbox, verb: str, kind: OpKind
-) -> None:
+def test_a_decision_becomes_the_row_then_an_op_marker(still: Site, outbox: HalfOutbox, verb: str, kind: OpKind) -> None:
     entry = _undecided(still, outbox)
     code, document = call_for_json(app, still, entry.transaction_id, verb, *AT_ONCE)
     assert (code, document["outcome"], document["row_placed"]) == (Exit.OK, "decided", True)
@@ -210,9 +208,7 @@ def test_an_open_local_transaction_decides_by_itself(site: Site, verb: str, monk
         assert site.rows() == {id_: "C"}
 
 
-def test_who_commits_between_the_look_and_the_decision_is_seen(
-    still: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_commits_after_the_look_is_seen(still: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The row is read after the operator's own was tried, in a statement of its own (R8)."""
     entry = _undecided(still, outbox)
 

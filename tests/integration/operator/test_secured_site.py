@@ -144,9 +144,7 @@ def _only_described(site: SecuredSite, rule: Mapping[str, str]) -> Iterator[None
                 yield
 
 
-def test_an_application_names_each_right_that_is_taken_away(
-    site: SecuredSite, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_application_names_each_right_it_loses(site: SecuredSite, caplog: pytest.LogCaptureFixture) -> None:
     given = _given(site, Role.APPLICATION)
     name = site.user(Role.APPLICATION, **given)
     with site.acting(name), Shop(site) as shop:

@@ -143,9 +143,7 @@ def _deliver_unsettled(site: Site, *keys: str) -> None:
         ([], True, SOURCE),  # no evidence, but the real topic has it
     ],
 )
-def test_a_source_whose_progress_was_lost_neither_loses_nor_doubles(
-    store: Site, before: list[str], source: str, *, halts: bool
-) -> None:
+def test_lost_progress_neither_loses_nor_doubles(store: Site, before: list[str], source: str, *, halts: bool) -> None:
     if before:
         _deliver(store, *before)
     _deliver_unsettled(store, "two")

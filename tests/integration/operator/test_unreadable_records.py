@@ -106,9 +106,7 @@ def test_discarded_list_names_a_newer_manifest(site: Site, outbox: HalfOutbox) -
     assert document["not_read"] == [f"{site.channel.discard_topic}/0 offset 0", rows]
 
 
-def test_check_server_passes_by_a_newer_request(
-    site: Site, outbox: HalfOutbox, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_check_server_skips_a_newer_request(site: Site, outbox: HalfOutbox, caplog: pytest.LogCaptureFixture) -> None:
     with outbox.serve_checks(Scripted()) as server:
         site.produce(site.channel.check_topic, b'{"version":2}', b"orders", 0)
         wait_until(lambda: "Upgrade this application" in caplog.text)

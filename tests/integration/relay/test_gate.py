@@ -243,9 +243,7 @@ def test_a_right_that_is_taken_while_the_relay_knows_the_topic_stops_nobody_for_
         ("checker", ResourceType.TOPIC, "{0}.verdict", "WRITE on topic {0}.verdict"),
     ],
 )
-def test_service_without_a_right_ends_and_names_it(
-    own: Site, service: str, kind: ResourceType, name: str, missing: str
-) -> None:
+def test_service_without_a_right_names_it(own: Site, service: str, kind: ResourceType, name: str, missing: str) -> None:
     """It used to be ready, and to serve nothing (R43)."""
     own.create(partitions=1)
     describe = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS] if kind is ResourceType.TOPIC else []

@@ -97,9 +97,7 @@ def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -
     "place",
     ["relay.flushed", *(pytest.param(name, marks=pytest.mark.long) for name in FAILPOINTS if name != "relay.flushed")],
 )
-def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
-    site: Site, outbox: HalfOutbox, place: str
-) -> None:
+def test_a_relay_that_stops_too_long_is_replaced_and_writes_no_more(site: Site, outbox: HalfOutbox, place: str) -> None:
     site.checker()
     zombie = site.relay(failpoint=f"{place}:3:stop", extra=QUICK)
     wait_until(lambda: is_serving(zombie), explain=site.logs)

@@ -200,9 +200,7 @@ def _send_half(site: Site, transaction_id: str, position: int) -> None:
     site.send_half(f"1;{transaction_id}/{position}", site.topic("orders"), value=str(position))
 
 
-def test_a_half_that_comes_after_its_transaction_was_parked_follows_it(
-    site: Site, channel: ChannelDescription, outbox: HalfOutbox
-) -> None:
+def test_a_late_half_follows_its_transaction(site: Site, channel: ChannelDescription, outbox: HalfOutbox) -> None:
     id_ = str(uuid.uuid4())
     relay = site.relay(extra=BY_AGE)
     _send_half(site, id_, 0)

@@ -108,9 +108,7 @@ def _bring_back(
     assert "Transaction discarded" not in relay.output()
 
 
-def test_no_message_of_a_healthy_topic_waits_for_a_short_one(
-    own: Stack, site: Site, record_property: Callable[[str, object], None]
-) -> None:
+def test_healthy_topics_do_not_wait(own: Stack, site: Site, record_property: Callable[[str, object], None]) -> None:
     """Messages come while Kafka still counts the dead broker as in sync, and again when it does not any more."""
     port, counts = free_port(), Counter[str]()
     relay = site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(port)))

@@ -24,9 +24,7 @@ async def _started(url: str) -> PostgresProxy:
     return proxy
 
 
-def test_a_session_on_a_dead_line_is_given_up_and_named(
-    site: Site, loop: LoopThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_on_a_dead_line_is_ended(site: Site, loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lock keeps every other session out until the server ends it, or an operator does."""
     create(site)
     monkeypatch.setattr(source_statements, "STATEMENT_SECONDS", -4)  # one second is too long

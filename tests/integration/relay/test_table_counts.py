@@ -139,9 +139,7 @@ def test_what_cannot_be_delivered_and_stays_halts_the_source(store: Site, table:
     ("verb", "table", "event"),
     [("deliver", "message", "INSERT"), ("deliver", "discarded", "DELETE"), ("drop", "discarded", "DELETE")],
 )
-def test_discarded_rows_that_a_trigger_keeps_are_neither_lost_nor_called_gone(
-    store: Site, verb: str, table: str, event: str
-) -> None:
+def test_rows_that_a_trigger_keeps_are_not_called_gone(store: Site, verb: str, table: str, event: str) -> None:
     store.sql(
         f"INSERT INTO {store.tables.discarded} (xid, id, created_at, service, topic, partition, reason,"
         f" detail) VALUES ('3', 1, now(), 'g', '{store.topic('orders')}', -1, 'TOPIC_MISSING', 'why')"

@@ -209,9 +209,7 @@ def test_ids_that_were_set_back_and_have_passed_the_highest_reorder_nothing(
 
 
 @pytest.mark.parametrize("statement", [*RESTARTED, SET_BACK])
-def test_ids_that_were_set_back_halt_the_source_until_they_are_set_forward(
-    store: Site, statement: LiteralString
-) -> None:
+def test_ids_set_back_halt_the_source_until_they_are_set_forward(store: Site, statement: LiteralString) -> None:
     relay = _deliver_many(store)
     execute(store, statement)
     for _ in range(3):

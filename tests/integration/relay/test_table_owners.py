@@ -127,9 +127,7 @@ def proof(site: Site, seed: int) -> Iterator[RowProof]:
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-def test_two_relays_that_fight_for_a_source_deliver_once(
-    proof: RowProof, seed: int, record_property: Callable[[str, object], None]
-) -> None:
+def test_two_relays_deliver_once(proof: RowProof, seed: int, record_property: Callable[[str, object], None]) -> None:
     """Nothing is lost, doubled or out of order, and no transaction is visible in part."""
     chance = random.Random(seed)
     fight = _Fight(proof, chance)

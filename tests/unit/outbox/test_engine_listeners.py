@@ -6,9 +6,7 @@ from sqlalchemy import Connection, create_engine, event
 from outbox._publish import sqlalchemy_session
 
 
-def test_they_are_registered_once_and_called_for_each_connection_of_their_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_they_are_registered_once_and_called_for_each_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[object] = []
     monkeypatch.setattr(sqlalchemy_session, "_current", heard.append)
     engine, other = create_engine("sqlite://"), create_engine("sqlite://")

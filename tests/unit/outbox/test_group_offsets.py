@@ -69,9 +69,7 @@ def test_silent_cluster_is_asked_until_the_time_is_up(monkeypatch: pytest.Monkey
     ("event", "reason"),
     [(REFUSED, "the relay lacks the right READ on group shop-table.a. Grant it."), (DOWN, SILENT.args[0].str())],
 )
-def test_a_relay_names_the_right_that_keeps_it_from_its_progress(
-    monkeypatch: pytest.MonkeyPatch, event: int, reason: str
-) -> None:
+def test_a_relay_names_the_right_that_it_lacks(monkeypatch: pytest.MonkeyPatch, event: int, reason: str) -> None:
     _use(monkeypatch, _Silent(event))
     why = why_unreadable(SILENT, {}, "shop-table.a", PLACE)
     assert str(why) == reason

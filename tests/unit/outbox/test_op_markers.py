@@ -16,9 +16,7 @@ ID = "00000000-0000-7000-8000-00000000000"
 
 
 @pytest.mark.parametrize("send", [lambda sender: sender._serve(sender._producer), lambda sender: sender.close(0)])
-def test_only_markers_of_a_busy_moment_wait_and_are_one_record(
-    send: Callable[[Sender], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_markers_of_busy_times_are_one_record(send: Callable[[Sender], None], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     sender = Sender(HalfSettings(service="orders", kafka={"bootstrap.servers": "none:1"}))

@@ -62,9 +62,7 @@ def test_help_shows_what_people_change_by_hand_and_names_the_rest(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_expected_error_is_one_line_and_a_code(
-    error: OutboxError, code: Exit, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_expected_error_is_line_and_code(error: OutboxError, code: Exit, capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> None:
         raise error
 

@@ -38,9 +38,7 @@ def test_the_warning_names_the_batches_that_kafka_does_not_have() -> None:
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.none() | st.integers(0, 9))
-def test_numbers_fit_afterwards_and_no_batch_is_taken_for_undelivered(
-    batch: int, delivered: int, kafka: int | None
-) -> None:
+def test_numbers_fit_and_no_batch_is_taken_for_undelivered(batch: int, delivered: int, kafka: int | None) -> None:
     committed = None if kafka is None else Committed(kafka, HERE)
     found = repair("shop", "shop", _progress(batch, delivered), committed)
     if not found.halted:
@@ -100,9 +98,7 @@ DAY = 86_400_000
         (5, 8, DAY, {"retention_ms": str(7 * DAY), "retention_bytes": "1000"}, True),
     ],
 )
-def test_retention_must_not_have_reached_the_rows(
-    start: int, first: int, age: int, settings: dict[str, str], *, removed: bool
-) -> None:
+def test_retention_reached_rows(start: int, first: int, age: int, settings: dict[str, str], *, removed: bool) -> None:
     now = 100 * DAY
     assert may_be_removed(_topic("delete", **settings), start, first, now - age, now) is removed
 

@@ -125,9 +125,7 @@ def test_subcommand_reads_environment_over_file(subcommand: str, monkeypatch: py
 
 
 @each_subcommand
-def test_subcommand_without_its_config_file_ends_with_its_name(
-    subcommand: str, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subcommand_without_its_file_names_it(subcommand: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_CONFIG", str(file.with_name("none.toml")))
     name, *sub = subcommand.split()
     result = CliRunner().invoke(APPS[name], [*sub, *WORDS.get(subcommand, [])])

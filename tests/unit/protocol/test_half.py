@@ -72,9 +72,7 @@ def test_junk_is_refused_as_a_protocol_error(stored: list[Header]) -> None:
 
 @some.relaxed
 @given(header=st.sampled_from(CONTROL.encode()), data=st.data())
-def test_a_header_with_one_byte_changed_is_refused_or_means_what_it_says(
-    header: tuple[str, bytes], data: st.DataObject
-) -> None:
+def test_a_changed_header_is_refused_or_means_what_it_says(header: tuple[str, bytes], data: st.DataObject) -> None:
     name, value = header
     at = data.draw(st.integers(0, len(value) - 1))
     damaged = value[:at] + bytes([data.draw(st.integers(0, 255))]) + value[at + 1 :]

@@ -54,9 +54,7 @@ def test_junk_is_refused_as_a_protocol_error(value: bytes | None) -> None:
 
 @some.relaxed
 @given(example=st.sampled_from(EXAMPLES), data=st.data())
-def test_a_record_with_a_junk_field_is_refused_or_means_what_it_says(
-    example: tuple[Parse, bytes], data: st.DataObject
-) -> None:
+def test_a_junk_field_is_refused_or_means_what_it_says(example: tuple[Parse, bytes], data: st.DataObject) -> None:
     parse, value = example
     fields = json.loads(value)
     name = data.draw(st.sampled_from(sorted(fields)))

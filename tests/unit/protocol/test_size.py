@@ -49,9 +49,7 @@ def _batch(key: bytes | None, value: bytes | None, headers: list[Header]) -> byt
 
 @some.relaxed
 @given(key=bodies, value=bodies, headers=some.user_headers)
-def test_record_size_is_that_of_the_encoded_batch(
-    key: bytes | None, value: bytes | None, headers: list[Header]
-) -> None:
+def test_size_is_that_of_the_encoded_batch(key: bytes | None, value: bytes | None, headers: list[Header]) -> None:
     assert record_size(key, value, headers) == len(_batch(key, value, headers))
 
 

@@ -396,9 +396,7 @@ def test_topic_that_is_gone_may_have_been_seen(cluster: Cluster) -> None:
         (None, Held.BY_OTHERS),
     ],
 )
-def test_first_record_that_readers_do_not_see_says_who_holds(
-    cluster: Cluster, record: Message | None, held: Held
-) -> None:
+def test_first_record_that_readers_miss_says_who_holds(cluster: Cluster, record: Message | None, held: Held) -> None:
     cluster.stable, cluster.record = 3, record
     assert _held((REAL, 0)) == {held}
 

@@ -182,9 +182,7 @@ def test_a_topic_that_does_not_answer_is_closed_until_it_does(cluster: Cluster, 
     assert _aborted(delivery) == [20]
 
 
-def test_a_topic_that_cannot_be_read_is_closed_until_all_that_lay_there_is_ended(
-    cluster: Cluster, hanging: Own
-) -> None:
+def test_an_unreadable_topic_is_closed_until_all_that_lay_there_is_ended(cluster: Cluster, hanging: Own) -> None:
     """What others write there meanwhile does not count: else it would never open."""
     cluster.records, cluster.stable, cluster.readable = [_record(0, OWED, 20)], [0], False
     assert hanging.end({TOPIC: 1}) == {TOPIC: "the right READ on topic orders is missing: grant it"}
@@ -213,9 +211,7 @@ def test_a_topic_that_grew_is_looked_at_again(cluster: Cluster, delivery: Mock, 
     assert _aborted(delivery) == [20]
 
 
-def test_a_topic_that_grew_is_closed_while_its_new_partitions_do_not_tell_their_ends(
-    cluster: Cluster, hanging: Own
-) -> None:
+def test_a_topic_that_grew_is_closed_until_its_new_partitions_tell_their_ends(cluster: Cluster, hanging: Own) -> None:
     cluster.stable = [0]
     hanging.end({TOPIC: 1})
     cluster.tells_ends = False

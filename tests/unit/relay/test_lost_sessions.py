@@ -91,9 +91,7 @@ def test_a_window_that_loses_its_session_is_halved(
     assert feedback.volume.patience == PATIENCE_MAX
 
 
-def test_what_takes_ten_times_too_long_is_a_tenth_at_once(
-    feedback: BatchFeedback, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ten_times_too_long_is_a_tenth_at_once(feedback: BatchFeedback, monkeypatch: pytest.MonkeyPatch) -> None:
     _turn(Table(Clock(), (), 10.0 * IDLE_SECONDS), feedback, monkeypatch)
     assert (feedback.volume.limit.messages, feedback.volume.limit.bytes) == (250, 800_000)
 

@@ -21,9 +21,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Mock]:
     return consumers
 
 
-def test_a_reader_connects_when_it_reads_and_rests_afterwards(
-    made: list[Mock], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_connects_when_it_reads_and_rests_after(made: list[Mock], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("relay.recovery.offset_reader.time.monotonic", lambda: now[0])
     reader = OffsetReader({}, "c.half", 0, "c-relay")

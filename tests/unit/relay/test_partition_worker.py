@@ -367,9 +367,7 @@ def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], Parti
     assert worker._feedback.volume.patience == PATIENCE_MAX
 
 
-def test_worker_reads_many_halves_in_one_turn(
-    worker: PartitionWorker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_reads_many_at_once(worker: PartitionWorker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger allows few at a time, and more as soon as it has read these: others wait for each turn."""
     monkeypatch.setattr(relay.half.ledger.partition_progress, "FEW", 3)
     monkeypatch.setattr(relay.half.ledger.partition_progress, "FAR", 10_000)

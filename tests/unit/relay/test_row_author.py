@@ -47,9 +47,7 @@ def found(offset: int, row: int, transaction_id: str = OURS, origin: int | str =
     ],
     ids=["waits", "last-delivered", "last-waits", "newest", "last-newest", "table-of-same-name", "other-origin"],
 )
-def test_last_record_shows_how_its_transaction_ended(
-    table: Mock, lie_there: list[Found], last: int, *, is_owed: bool
-) -> None:
+def test_last_record_shows_its_outcome(table: Mock, lie_there: list[Found], last: int, *, is_owed: bool) -> None:
     own = RowAuthor(table, is_delivered=True).last_own(lie_there, ())
     assert own is not None
     assert (own.offset, own.is_owed, own.record) == (last, is_owed, lie_there[last].record)

@@ -234,9 +234,7 @@ def test_what_begins_earlier_does_not_overtake_with_its_later_rows() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from([b"a", b"b", b"c", None])), max_size=40), st.integers(1, 8)
 )
-def test_each_key_keeps_the_order_of_its_rows_in_windows_of_any_size(
-    made: list[tuple[int, bytes | None]], size: int
-) -> None:
+def test_each_key_keeps_its_order_in_windows_of_any_size(made: list[tuple[int, bytes | None]], size: int) -> None:
     rows = {number: row(number, xid, key) for number, (xid, key) in enumerate(made, 1)}
     delivered: list[int] = []
     waiters, growth = Waiters(orders=OPEN), 1

@@ -52,9 +52,7 @@ def test_the_newest_batch_was_delivered_if_kafka_has_its_number(
         (0, 0, 5, "restored to an earlier state"),
     ],
 )
-def test_a_state_that_was_set_back_stops_the_source(
-    batch: int, delivered: int, committed: int | None, why: str
-) -> None:
+def test_a_state_set_back_stops_the_source(batch: int, delivered: int, committed: int | None, why: str) -> None:
     found = None if committed is None else Committed(committed, HERE)
     with pytest.raises(UnsafeError, match=why):
         was_delivered("shop", _progress(batch, delivered), found)

@@ -112,10 +112,8 @@ def _takes_all_locks(teams: Teams) -> str:
 def _wait_for_more(teams: Teams, *topics: str) -> None:
     """Wait until more messages of team-b are visible on each of some topics."""
     before = {topic: len(teams.observer.on(topic)) for topic in topics}
-    wait_until(
-        lambda: all(len(teams.observer.on(topic)) > count + 10 for topic, count in before.items()),
-        explain=teams.b.site.logs,
-    )
+    on = teams.observer.on
+    wait_until(lambda: all(len(on(topic)) > n + 10 for topic, n in before.items()), explain=teams.b.site.logs)
 
 
 ON_DATABASE = (

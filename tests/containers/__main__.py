@@ -74,20 +74,12 @@ def _compose(running: Engine, steps: Steps, arguments: argparse.Namespace) -> No
 def _integration(running: Engine, steps: Steps, _: argparse.Namespace) -> None:
     report = steps.logs / "integration.xml"
     images = {KAFKA_IMAGE_VARIABLE: KAFKA_IMAGE, POSTGRES_IMAGE_VARIABLE: POSTGRES_IMAGE}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "tests/integration",
-        "-m",
-        "not long",
-        "-p",
-        "tests.containers.selection",
-    ]
+    words = ["tests/integration", "-m", "not long", "-p", "tests.containers.selection", f"--junitxml={report}"]
     try:
         with steps.step("integration tests"):
             environ = {**running.environ, **images, STACK_VARIABLE: "containers"}
-            code = subprocess.run([*command, f"--junitxml={report}"], env=environ, cwd=ROOT, check=False).returncode
+            command = [sys.executable, "-m", "pytest", *words]
+            code = subprocess.run(command, env=environ, cwd=ROOT, check=False).returncode
             if code:
                 raise StepError(f"pytest ended with {code}")
     finally:

@@ -140,9 +140,5 @@ class _Project:
         return state
 
     def _all_logs(self) -> str:
-        parts = [
-            f"--- {service}\n{self.engine.logs(container, 30)}"
-            for service in (*_STAY_UP, *_ONE_SHOT)
-            if (container := self.container(service))
-        ]
-        return "\n".join(parts)
+        made = [(service, self.container(service)) for service in (*_STAY_UP, *_ONE_SHOT)]
+        return "\n".join(f"--- {service}\n{self.engine.logs(id_, 30)}" for service, id_ in made if id_)

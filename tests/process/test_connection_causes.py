@@ -119,10 +119,8 @@ def test_login_explains_more_than_lost_connection() -> None:
     causes, client = Causes(), cast("AdminClient", Silent())
     for code in (KafkaError._AUTHENTICATION, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
         causes.properties()["error_cb"](KafkaError(code, f"code {code} (after 1ms in state APIVERSION_QUERY)"))
-    assert causes.explain(client) == (
-        f"code {KafkaError._AUTHENTICATION}",
-        "Correct the credentials (sasl.*), or the token endpoint",
-    )
+    advice = "Correct the credentials (sasl.*), or the token endpoint"
+    assert causes.explain(client) == (f"code {KafkaError._AUTHENTICATION}", advice)
 
 
 def test_service_request_names_cause(monkeypatch: pytest.MonkeyPatch) -> None:

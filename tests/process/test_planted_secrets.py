@@ -84,12 +84,8 @@ def test_secret_settings_are_those_planted_here(settings: type[SettingsTable]) -
 
 
 def test_every_secret_property_of_librdkafka_is_planted(planted: Planted) -> None:
-    java = {
-        "sasl.jaas.config",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "ssl.keystore.key",
-        "ssl.truststore.password",
-    }
+    oauth = "sasl.oauthbearer.client.credentials.client.secret"
+    java = {"sasl.jaas.config", oauth, "ssl.keystore.key", "ssl.truststore.password"}
     logins = planted.kafka().values()
     assert {name for properties in logins for name in properties} & SECRET_PROPERTIES == SECRET_PROPERTIES - java
 

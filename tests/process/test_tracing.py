@@ -54,10 +54,8 @@ def test_the_current_span_is_in_the_header() -> None:
 def test_the_state_of_the_trace_travels_too() -> None:
     incoming = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "shop=1"}
     with within(propagate.extract(incoming)):
-        assert headers(with_trace(FULL)) == {
-            "type": b"created",
-            **{name: value.encode() for name, value in incoming.items()},
-        }
+        found = headers(with_trace(FULL))
+    assert found == {"type": b"created", **{name: value.encode() for name, value in incoming.items()}}
 
 
 @pytest.mark.parametrize("theirs", ["traceparent", "tracestate"])

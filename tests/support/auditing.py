@@ -60,17 +60,8 @@ class Audited:
             session.rollback()
 
     def arguments(self, output: str, *more: str) -> list[str]:
-        return [
-            "--from",
-            str(self.start),
-            "--to",
-            str(self.end),
-            "--grace-ms",
-            str(GRACE_MS),
-            "--output",
-            str(self.folder / output),
-            *more,
-        ]
+        window = ["--from", str(self.start), "--to", str(self.end), "--grace-ms", str(GRACE_MS)]
+        return [*window, "--output", str(self.folder / output), *more]
 
     def run(self, output: str, *more: str, code: Exit, **variables: str | None) -> Path:
         command = [sys.executable, "-m", "outbox", "audit", *self.arguments(output, *more)]

@@ -34,13 +34,8 @@ def sqlalchemy_url(url: str, driver: str) -> str:
 
 def pg8000_arguments(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
-    return {
-        "user": parts.username,
-        "password": parts.password,
-        "host": parts.hostname,
-        "port": parts.port,
-        "database": parts.path[1:],
-    }
+    login = {"user": parts.username, "password": parts.password}
+    return {**login, "host": parts.hostname, "port": parts.port, "database": parts.path[1:]}
 
 
 def django_connection(url: str) -> Any:

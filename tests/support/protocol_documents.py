@@ -248,11 +248,8 @@ POSITIONS = {"-": [], "0": [0], "0-2": [0, 1, 2], "0,2,4-5": [0, 2, 4, 5], "9998
 
 def _partitions() -> list[dict[str, Any]]:
     keys = [key.encode() for key in JAVA_MURMUR2] + [b"", b"\x00", b"\xff\xfe\xfd", "Größe".encode()]
-    return [
-        {"key": text(key), "partitions": count, "partition": partition_for_key(key, count)}
-        for key in keys
-        for count in (1, 4, 12, 1000)
-    ]
+    cases = [(key, count) for key in keys for count in (1, 4, 12, 1000)]
+    return [{"key": text(key), "partitions": n, "partition": partition_for_key(key, n)} for key, n in cases]
 
 
 def _half_partitions() -> list[dict[str, Any]]:

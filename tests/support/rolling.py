@@ -101,11 +101,8 @@ class Visibility:
         return {id_: now - at for id_, at in list(self.committed.items()) if id_ not in self.found}
 
     def seen(self) -> list[Seen]:
-        return [
-            Seen(self.found[id_][0][1], at, self.found[id_][0][0])
-            for id_, at in list(self.committed.items())
-            if id_ in self.found
-        ]
+        found = [(at, self.found[id_][0]) for id_, at in list(self.committed.items()) if id_ in self.found]
+        return [Seen(first[1], at, first[0]) for at, first in found]
 
     def doubled(self) -> list[str]:
         return [id_ for id_, times in self.found.items() if len(times) > 1]

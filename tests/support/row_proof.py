@@ -118,10 +118,8 @@ class RowProof:
     def _insert(self, connection: psycopg.Connection[Any], own: str, messages: Sequence[tuple[str, str, str]]) -> None:
         ids = [f"{own}/{place}" for place in range(len(messages))]
         topics, keys, values = (list(parts) for parts in zip(*messages, strict=True))
-        digests = [
-            digest(key.encode(), value.encode(), [(ID_HEADER, id_.encode())])
-            for id_, key, value in zip(ids, keys, values, strict=True)
-        ]
+        given = zip(ids, keys, values, strict=True)
+        digests = [digest(key.encode(), value.encode(), [(ID_HEADER, id_.encode())]) for id_, key, value in given]
         made = dict(connection.execute(self.table.compose(_TOLD), (ids, topics, keys, values, digests)).fetchall())
         connection.execute(
             _KEEP.format(name=self.site.name).encode(), (ids, [made[id_] for id_ in ids], topics, digests)

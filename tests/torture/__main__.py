@@ -37,11 +37,8 @@ def main(
     """Kill, stop and cut at random, check the invariants; ends with 2 if one is violated, with 1 if it ended early."""
     end_in_order()
     seed = seed or time.time_ns() % 1_000_000
-    again = (
-        f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}"
-        + " --hostile" * hostile
-        + f" --only {only}" * bool(only)
-    )
+    again = f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}"
+    again += " --hostile" * hostile + f" --only {only}" * bool(only)
     CONSOLE.print(f"seed {seed}: repeat with `python -m tests.torture {again}`", highlight=False)
     result = torture(
         minutes * 60,

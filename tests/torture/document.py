@@ -158,10 +158,8 @@ def _lists() -> defaultdict[str, list[float]]:
 
 def _spread(figures: Mapping[str, Sequence[float]], form: str) -> list[tuple[str, str]]:
     """The least, median and most of each figure, as the rest of a row of a table."""
-    return [
-        (name, " | ".join(format(value, form) for value in (min(of), median(of), max(of))))
-        for name, of in figures.items()
-    ]
+    spreads = {name: (min(of), median(of), max(of)) for name, of in figures.items()}
+    return [(name, " | ".join(format(value, form) for value in spread)) for name, spread in spreads.items()]
 
 
 _PLACE = re.compile(r" --report [^\s\"]+")

@@ -49,11 +49,9 @@ class Gathering:
         self._reader = reader
         self._observers = observers
         self._diary = diary
-        self._outboxes: dict[str, HalfOutbox | Outbox] = {
-            "half": world.site.half_outbox(),
-            "table": world.site.outbox(),
-        }
-        self._table = MessageTable(world.site.tables)
+        site = world.site
+        self._outboxes: dict[str, HalfOutbox | Outbox] = {"half": site.half_outbox(), "table": site.outbox()}
+        self._table = MessageTable(site.tables)
         channel = world.channel.channel
         internal = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)
         self._starts: Places = {(topic, number): 0 for topic in internal for number in range(PARTITIONS)}

@@ -47,9 +47,5 @@ class Leaders:
             found = self._admin.list_topics(timeout=_ANSWER_SECONDS).topics
         except KafkaException:
             return list(self._topics)
-        return [
-            f"{name}/{number}"
-            for name in self._topics
-            for number, partition in found[name].partitions.items()
-            if partition.leader < 0
-        ]
+        places = [(name, *place) for name in self._topics for place in found[name].partitions.items()]
+        return [f"{name}/{number}" for name, number, partition in places if partition.leader < 0]

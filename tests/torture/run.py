@@ -292,10 +292,8 @@ class Run:
         result.violations += found
         if found:
             (self._folder / FOUND_LOG).write_text(self._world.site.logs())
-        self._say(
-            f"round {result.rounds}: {evidence.transactions()} transactions, {len(evidence.told)} messages, "
-            f"{len(found)} violations"
-        )
+        done = f"{evidence.transactions()} transactions, {len(evidence.told)} messages"
+        self._say(f"round {result.rounds}: {done}, {len(found)} violations")
 
 
 def ways(evidence: Evidence) -> Counter[str]:

@@ -81,10 +81,7 @@ class TopicCruelty(Lasting):
             self.faults["committed offsets of the relays deleted"] += 1
             created = run_command(site, "channel", "create")
             self.outcomes[f"channel create without offsets ended with {created.returncode}"] += 1
-            initial = {
-                place: TopicPartition(*place, checkpoint.offset, checkpoint.metadata)
-                for place, checkpoint in kept.items()
-            }
+            initial = {place: TopicPartition(*place, one.offset, one.metadata) for place, one in kept.items()}
             _until_done(lambda: commit_missing(site.kafka(), service, initial))
 
     def _is_empty(self, service: str) -> bool:

@@ -209,9 +209,7 @@ def test_when_an_instance_is_killed_another_one_answers(shop: Shop) -> None:
         answered.kill()
         _die(shop, topic, second, "outbox.committed")
         assert sorted(shop.delivered(2, topic)) == sorted([str(first), str(second)])
-    assert [second in instance.answered for instance in instances] == [
-        instance is not answered for instance in instances
-    ]
+    assert [second in instance.answered for instance in instances] == [one is not answered for one in instances]
 
 
 @pytest.mark.long

@@ -75,9 +75,7 @@ def test_rows_and_messages_commit_together(place: Place) -> None:
     first, second, number = place.topic(), place.topic(), place.number()
     with place.session() as session:
         place.insert(session, number)
-        receipts = [
-            place.publish(session, topic, value) for topic, value in ((first, "a"), (second, "b"), (first, "c"))
-        ]
+        receipts = [place.publish(session, topic, what) for topic, what in ((first, "a"), (second, "b"), (first, "c"))]
     assert place.published(first) == ["a", "c"]
     assert place.published(second) == ["b"]
     first_position = 0 if place.has_halves else receipts[0].position  # a row's id

@@ -367,10 +367,8 @@ def test_an_error_of_the_question_is_not_hidden_by_its_rollback(place: Place) ->
 
 
 def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Place) -> None:
-    url, message = (
-        place.site.role("reader", MessageTable(place.site.tables).application_grant),
-        place.site.tables.message,
-    )
+    message = place.site.tables.message
+    url = place.site.role("reader", MessageTable(place.site.tables).application_grant)
     with psycopg.connect(url, autocommit=True) as connection:
         with connection.transaction():
             place.outbox.publish(connection, Message("orders", b"v"))

@@ -23,12 +23,8 @@ def test_discarded_rows_are_listed_without_their_content(store: Site) -> None:
     plant_discarded(store, "secret-one", "secret-two")
     plant_discarded(store, "secret-three", reason="TOO_LARGE")
     first, second = _list(store)
-    assert (first["source"], first["reason"], first["messages"], first["service"]) == (
-        SOURCE,
-        "TOPIC_MISSING",
-        2,
-        "orders",
-    )
+    said = [first[name] for name in ("source", "reason", "messages", "service")]
+    assert said == [SOURCE, "TOPIC_MISSING", 2, "orders"]
     assert [one["transaction"] for one in _list(store, "--reason", "TOO_LARGE")] == [second["transaction"]]
     assert _list(store, "--service", "others") == []
     printed = call_command(app, store, "list", environ=relay_settings(store))[1]

@@ -417,10 +417,8 @@ def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
 
 def _of_group(site: Site, service: str, count: int) -> list[str]:
     messages = [Message(site.topic("orders"), "v", uuid.uuid4().hex) for _ in range(count)]
-    return [
-        entry.transaction_id
-        for entry in send_halves(site, site.half_outbox(service, publish_timeout_seconds=20.0), messages)
-    ]
+    outbox = site.half_outbox(service, publish_timeout_seconds=20.0)
+    return [entry.transaction_id for entry in send_halves(site, outbox, messages)]
 
 
 def _all_of(service: str, *words: str) -> tuple[str, ...]:
@@ -430,12 +428,8 @@ def _all_of(service: str, *words: str) -> tuple[str, ...]:
 def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: HalfOutbox) -> None:
     ids = _of_group(still, "dead", 30)
     other = _undecided(still, outbox).transaction_id
-    committed = publish_bulk(
-        still,
-        still.half_outbox("dead", publish_timeout_seconds=20.0),
-        [Message(still.topic("orders"), "v", "k")],
-        ops=False,
-    )
+    dead = still.half_outbox("dead", publish_timeout_seconds=20.0)
+    committed = publish_bulk(still, dead, [Message(still.topic("orders"), "v", "k")], ops=False)
     code, document = call_for_json(app, still, *_all_of("dead", "--dry-run"))
     assert (code, document["found"], document["possible"], document["decided"]) == (Exit.FINDINGS, 31, 30, 0)
     assert not set(ids) & still.rows().keys()

@@ -25,11 +25,8 @@ from tests.support.listeners import COMMIT, UNKNOWN, Scripted
 from tests.support.secured import SecuredSite, named, printed, resource
 from tests.support.shop import Shop
 
-QUICK = {
-    "OUTBOX_TRANSACTION_TIMEOUT_MS": "500",
-    "OUTBOX_CHECK_INTERVAL_MS": "300",
-    "OUTBOX_CHECK_INTERVAL_MAX_MS": "300",
-}
+_CHECKS = {"OUTBOX_CHECK_INTERVAL_MS": "300", "OUTBOX_CHECK_INTERVAL_MAX_MS": "300"}
+QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "500", **_CHECKS}
 pytestmark = pytest.mark.long
 LISTENING = "listening"
 

@@ -151,10 +151,8 @@ def _writing(site: Site, counts: Counter[str], refused: list[tuple[float, float,
             counts[mode] += 1
 
     with site.half_outbox(publish_timeout_seconds=30.0) as outbox, ThreadPoolExecutor(2) as pool:
-        threads = [
-            pool.submit(write, "table", partial(insert_rows, site)),
-            pool.submit(write, "half", partial(publish_bulk, site, outbox)),
-        ]
+        of_table, of_half = partial(insert_rows, site), partial(publish_bulk, site, outbox)
+        threads = [pool.submit(write, "table", of_table), pool.submit(write, "half", of_half)]
         try:
             yield
         finally:

@@ -40,11 +40,8 @@ def trigger(site: Site, event: str, table: str, body: str = "RETURN NULL") -> No
 
 
 def insert_malformed(site: Site) -> None:
-    execute(
-        site,
-        f"INSERT INTO {site.tables.message} (service, topic, header_names)"
-        f" VALUES ('g', '{site.topic('orders')}', ARRAY['a'])",
-    )
+    values = f"VALUES ('g', '{site.topic('orders')}', ARRAY['a'])"
+    execute(site, f"INSERT INTO {site.tables.message} (service, topic, header_names) {values}")
 
 
 def served(site: Site, **table: object) -> Service:

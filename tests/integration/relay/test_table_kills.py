@@ -27,9 +27,7 @@ BATCH_HITS = 6
 
 def _deaths(chance: random.Random) -> list[str]:
     """Return failpoints with the number of their passing; empty: a random moment."""
-    deaths = [
-        f"{name}:{chance.randint(1, HITS.get(name, BATCH_HITS))}" for name in table_failpoints() for _ in range(EACH)
-    ]
+    deaths = [f"{at}:{chance.randint(1, HITS.get(at, BATCH_HITS))}" for at in table_failpoints() for _ in range(EACH)]
     deaths += [""] * (DEATHS - len(deaths))
     chance.shuffle(deaths)
     return deaths

@@ -49,9 +49,7 @@ def test_rows_become_records_with_the_ids_of_their_transaction(store: Site) -> N
         ).fetchall()
     relay(store)
     found = store.wait_visible(2, "orders")
-    assert [record.message_id for record in found] == [
-        f"{table_transaction_id(xid, us)}/{id_}" for id_, xid, us in rows
-    ]
+    assert [one.message_id for one in found] == [f"{table_transaction_id(xid, us)}/{id_}" for id_, xid, us in rows]
     assert [(record.partition, record.key, record.value, record.timestamp) for record in found] == [
         (1, b"k\0", b"0", 1_700_000_000_000),
         (1, b"k\0", b"1", 1_700_000_000_000),

@@ -30,12 +30,8 @@ def test_no_half_partition_is_seen(store: Site) -> None:
     wait_empty(store)
     topics = {name for name in store.admin.list_topics(timeout=10).topics if store.name in name}
     assert topics == {*store.channel.topics, topic}
-    looks = {
-        pending: [],
-        trace: [str(record.message_id)],
-        find: ["--key", "one", "--topic", topic],
-        discarded: ["list"],
-    }
+    find_one = ["--key", "one", "--topic", topic]
+    looks = {pending: [], trace: [str(record.message_id)], find: find_one, discarded: ["list"]}
     looks |= {resume: ["--source", SOURCE], doctor: []}
     found = [call_command(command.app, store, *words, environ=environ) for command, words in looks.items()]
     assert [code for code, _ in found] == [Exit.OK] * len(looks), found

@@ -97,9 +97,7 @@ class Attacker:
 def _target(attacker: Attacker, suffixes: tuple[str, ...]) -> str:
     """Return a topic that it must not reach: the victim's, an internal one of either channel, or one of Kafka."""
     victim, own = attacker.channel.victim.name, attacker.site.name
-    internal = [
-        f"{name}.{suffix}" for name in (victim, own) for suffix in ("half", "op", "verdict", "check", "discard")
-    ]
+    internal = [f"{name}.{end}" for name in (victim, own) for end in ("half", "op", "verdict", "check", "discard")]
     return attacker.chance.choice([f"{victim}.{suffix}" for suffix in suffixes] * 4 + [*internal, "__consumer_offsets"])
 
 

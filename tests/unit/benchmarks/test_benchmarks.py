@@ -60,11 +60,8 @@ def test_each_begins_a_round_in_turn() -> None:
         return len(order)
 
     runs = {name: partial(run, name) for name in "abc"}
-    assert in_changing_order(runs, 3, lambda: order.append("-")) == {
-        "a": [2, 12, 16],
-        "b": [4, 8, 18],
-        "c": [6, 10, 14],
-    }
+    found = in_changing_order(runs, 3, lambda: order.append("-"))
+    assert found == {"a": [2, 12, 16], "b": [4, 8, 18], "c": [6, 10, 14]}
     assert "".join(order) == "-a-b-c-b-c-a-c-a-b"
 
 

@@ -4,13 +4,8 @@ import pytest
 
 from checker.connection import durability_problems
 
-SAFE = {
-    "fsync": "on",
-    "full_page_writes": "on",
-    "synchronous_commit": "on",
-    "synchronous_standby_names": "standby",
-    "wal_level": "replica",
-}
+SAFE = dict.fromkeys(("fsync", "full_page_writes", "synchronous_commit"), "on")
+SAFE |= {"synchronous_standby_names": "standby", "wal_level": "replica"}
 
 
 @pytest.mark.parametrize("standby", [False, True])

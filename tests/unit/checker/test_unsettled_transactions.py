@@ -142,14 +142,9 @@ def test_what_a_checkpoint_names_is_read_in_few_spans() -> None:
     far = 10 + NEAR + 1
     checkpoint = HalfCheckpoint(5, far + 20, (range(5, 6), range(8, 10), range(far, far + 2)))
     spans = list(unsettled_spans(Span("t", 3, 0, far + 50), checkpoint))
-    assert [(span.partition, span.start, span.stop) for span, _ in spans] == [
-        (3, 5, 10),
-        (3, far, far + 2),
-        (3, far + 20, far + 50),
-    ]
-    unsettled = [
-        [offset for offset in range(span.start, span.stop) if is_unsettled(offset)] for span, is_unsettled in spans
-    ]
+    places = [(span.partition, span.start, span.stop) for span, _ in spans]
+    assert places == [(3, 5, 10), (3, far, far + 2), (3, far + 20, far + 50)]
+    unsettled = [[at for at in range(span.start, span.stop) if is_unsettled(at)] for span, is_unsettled in spans]
     assert unsettled == [[5, 8, 9], [far, far + 1], list(range(far + 20, far + 50))]
 
 

@@ -46,14 +46,8 @@ def test_principals_and_wildcards_are_quoted_for_the_shell() -> None:
 
 def test_json_has_each_right() -> None:
     found = [fields(WHO, right) for right in RIGHTS]
-    assert found[2] == {
-        "principal": WHO,
-        "resource_type": "TOPIC",
-        "name": "eu.",
-        "pattern": "PREFIXED",
-        "operation": "WRITE",
-        "without_it": "",
-    }
+    topic = {"resource_type": "TOPIC", "name": "eu.", "pattern": "PREFIXED"}
+    assert found[2] == {"principal": WHO, **topic, "operation": "WRITE", "without_it": ""}
     assert found[4]["resource_type"] == "TRANSACTIONAL_ID"
 
 

@@ -37,12 +37,10 @@ class Process:
         self.healths = {"bad": Health(), "good": Health()}
         self.served: list[str] = []
         self._failures = failures
-        threads = {
-            name: ChannelThread(name, self._make(name), self.stop, health, metrics)
-            for name, health in self.healths.items()
-        }
+        healths = self.healths
+        made = {name: ChannelThread(name, self._make(name), self.stop, one, metrics) for name, one in healths.items()}
         self.health = ChannelsHealth(self.healths)
-        self._channels = ChannelThreads(threads, self.health, self.stop)
+        self._channels = ChannelThreads(made, self.health, self.stop)
         self.thread = threading.Thread(target=self._channels.run)
 
     def _make(self, name: str) -> Callable[[], Process._Service]:
@@ -60,10 +58,8 @@ class Process:
             self._process.stop.wait()
 
     def restarts(self, name: str) -> float:
-        return (
-            self.registry.get_sample_value("outbox_channel_restarts_total", {"channel": name, "program": "relay"})
-            or 0.0
-        )
+        labels = {"channel": name, "program": "relay"}
+        return self.registry.get_sample_value("outbox_channel_restarts_total", labels) or 0.0
 
 
 @pytest.mark.parametrize("failure", [ConfigurationError("its topics are missing"), ValueError("a bug")])

@@ -24,10 +24,8 @@ def _init(folder: Path, service: str = "shop", *more: str) -> tuple[int, str]:
 def test_compose_and_kubernetes_run_the_same_relay(tmp_path: Path) -> None:
     code, printed = _init(tmp_path / "new", "shop", "--migration", "django")
     assert (code, 'OUTBOX = {"name": "shop"}' in printed) == (Exit.OK, True)
-    assert all(
-        step in printed
-        for step in ("channel create", "--create --topic", "docker build", "create secret", "outbox relay --table")
-    )
+    steps = ("channel create", "--create --topic", "docker build", "create secret", "outbox relay --table")
+    assert all(step in printed for step in steps)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [COMPOSE, KUBERNETES]
     relay = yaml.safe_load((tmp_path / "new" / COMPOSE).read_text())["services"]["relay"]
     deployment, budget = yaml.safe_load_all((tmp_path / "new" / KUBERNETES).read_text())

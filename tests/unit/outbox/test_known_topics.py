@@ -54,9 +54,7 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(topic_cache, "describe_targets", made.describe)
-    monkeypatch.setattr(
-        topic_cache, "end_offsets", lambda _admin, partitions, _timeout: dict.fromkeys(partitions, (7,))
-    )
+    monkeypatch.setattr(topic_cache, "end_offsets", lambda _admin, places, _timeout: dict.fromkeys(places, (7,)))
     monkeypatch.setattr("outbox._kafka.topic_cache.time.monotonic", made.monotonic)
     return made
 

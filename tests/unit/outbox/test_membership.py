@@ -131,9 +131,7 @@ def test_a_group_that_does_not_let_a_consumer_go_is_not_waited_for(monkeypatch: 
     answered = threading.Event()
     with capture_logs() as logs:
         Membership(_consumer(close=Mock(side_effect=answered.wait))).leave()
-    assert [line["event"] for line in logs] == [
-        "Group not left in time; Kafka drops the member when its session expires"
-    ]
+    assert [one["event"] for one in logs] == ["Group not left in time; Kafka drops the member when its session expires"]
     answered.set()
 
 

@@ -48,11 +48,8 @@ def topic(name: str, limit: int, **settings: str) -> TopicDescription:
 
 
 def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discard: int = AMPLE) -> Sender:
-    halves, ops, verdicts = (
-        topic(CHANNEL.half_topic, half),
-        topic(CHANNEL.op_topic, AMPLE),
-        topic(CHANNEL.verdict_topic, AMPLE),
-    )
+    halves = topic(CHANNEL.half_topic, half)
+    ops, verdicts = topic(CHANNEL.op_topic, AMPLE), topic(CHANNEL.verdict_topic, AMPLE)
     checks, discards = topic(CHANNEL.check_topic, check), topic(CHANNEL.discard_topic, discard)
     channel = ChannelDescription(CHANNEL, halves, ops, verdicts, checks, discards, 4)
     made: Sender = Mock(

@@ -27,9 +27,7 @@ IDEMPOTENT = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": 5
 
 def made(**kafka: Any) -> HalfSettings:
     """Settings with librdkafka properties; `__` in a name stands for a dot."""
-    return HalfSettings(
-        "orders", kafka={**SERVERS, **{name.replace("__", "."): value for name, value in kafka.items()}}
-    )
+    return HalfSettings("orders", kafka={**SERVERS, **{name.replace("__", "."): one for name, one in kafka.items()}})
 
 
 @pytest.mark.parametrize("name", sorted(settings._OURS))

@@ -35,28 +35,21 @@ def _described(*names: str) -> dict[str, tuple[str, bool]]:
 
 def test_topic_is_of_channel_if_sibling_exists(existing: dict[str, str]) -> None:
     existing.update({"a.check": "", "b.check": "", "b.half": "", "orders": ""})
-    assert _described("a.check", "b.check", "orders", "missing") == {
-        "a.check": ("", False),
-        "b.check": ("", True),
-        "orders": ("", False),
-    }
+    found = _described("a.check", "b.check", "orders", "missing")
+    assert found == {"a.check": ("", False), "b.check": ("", True), "orders": ("", False)}
 
 
 def test_sibling_without_write_right_exists(existing: dict[str, str]) -> None:
     existing.update({"b.half": "WRITE on topic b.half", "b.op": "DESCRIBE_CONFIGS on topic b.op"})
-    assert _described("b.half", "b.op") == {
-        "b.half": ("WRITE on topic b.half", True),
-        "b.op": ("DESCRIBE_CONFIGS on topic b.op", True),
-    }
+    write, describe = ("WRITE on topic b.half", True), ("DESCRIBE_CONFIGS on topic b.op", True)
+    assert _described("b.half", "b.op") == {"b.half": write, "b.op": describe}
 
 
 def test_hidden_sibling_closes_the_topic(existing: dict[str, str]) -> None:
     existing.update({"b.check": "", "b.half": "DESCRIBE on topic b.half", "c.op": "WRITE on topic c.op"})
     existing["c.half"] = "DESCRIBE on topic c.half"
-    assert _described("b.check", "c.op") == {
-        "b.check": ("DESCRIBE on topic b.half", False),
-        "c.op": ("WRITE on topic c.op", False),
-    }
+    describe, write = ("DESCRIBE on topic b.half", False), ("WRITE on topic c.op", False)
+    assert _described("b.check", "c.op") == {"b.check": describe, "c.op": write}
 
 
 class Brokers:

@@ -15,9 +15,7 @@ from relay import metrics
 from relay.half.serving import half_telemetry as report
 from tests.documents import metrics_of
 
-LEDGER = [
-    path for folder in ("ledger", "state") for path in (Path(relay.__file__).parent / "half" / folder).glob("*.py")
-]
+LEDGER = [one for folder in ("ledger", "state") for one in (Path(relay.__file__).parent / "half" / folder).glob("*.py")]
 
 
 @pytest.fixture(autouse=True)

@@ -54,12 +54,8 @@ def park(ledger: Ledger) -> list[Manifest]:
     """Park whatever is undecided, or follows what is."""
     ledger.overdue.ops_read_until(LATE)
     moves = ledger.take_parked(LATE, ALL)
-    findings = [move.transaction.discarded for move in moves]
-    return [
-        to_manifest(move.transaction, finding, TOPIC_ID, PARTITION)
-        for move, finding in zip(moves, findings, strict=True)
-        if finding
-    ]
+    found = [(move.transaction, move.transaction.discarded) for move in moves]
+    return [to_manifest(transaction, finding, TOPIC_ID, PARTITION) for transaction, finding in found if finding]
 
 
 def ready(ledger: Ledger) -> list[int]:
@@ -354,10 +350,8 @@ def test_what_belongs_to_another_half_topic_is_left_alone() -> None:
     transaction = Transaction(transaction_id(1), SERVICE, Truth.ROW, None, None, 0)
     transaction.add(0, half(0, 1))
     found = Finding(DiscardReason.UNDECIDED, "")
-    foreign = [
-        to_manifest(transaction, found, TOPIC_ID, PARTITION + 1),
-        to_manifest(transaction, found, transaction_id(7), PARTITION),
-    ]
+    places = [(TOPIC_ID, PARTITION + 1), (transaction_id(7), PARTITION)]
+    foreign = [to_manifest(transaction, found, *place) for place in places]
     ledger.restore_discards(foreign)
     assert ledger.discards.count() == (0, 0)
 

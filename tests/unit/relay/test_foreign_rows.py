@@ -85,12 +85,8 @@ def test_debezium_row_has_topic_key_and_headers_of_the_event_router() -> None:
 def test_mapped_row_has_what_its_columns_have() -> None:
     extra = '{"text": "ä", "none": null, "number": 1.5, "list": [1, "ü"]}'
     (record,) = written(read([row(headers=extra, partition=2, timestamp=MS + 1, value=None, key=None)]))
-    assert record.headers[:4] == [
-        ("text", "ä".encode()),
-        ("none", None),
-        ("number", b"1.5"),
-        ("list", '[1, "ü"]'.encode()),
-    ]
+    mapped = [("text", "ä".encode()), ("none", None), ("number", b"1.5"), ("list", '[1, "ü"]'.encode())]
+    assert record.headers[:4] == mapped
     assert (record.partition, record.timestamp, record.key, record.value) == (2, MS + 1, None, None)
 
 
@@ -142,8 +138,6 @@ def test_broken_row_is_discarded_with_its_transaction_and_no_other(found: Foreig
     admitted = Admission(gate, Channel("outbox")).take(read(rows, id_type="text"), MS)
     apart = [] if found.service else ["b"]  # rows of another service are another transaction
     assert [str(one.id) for one in admitted.rows] == ["a", *apart, "c"]
-    assert [str(id_) for one, _ in admitted.refused for id_ in one.ids()] == [
-        found.id,
-        *(["b"] if found.service else []),
-    ]
+    refused = [str(id_) for one, _ in admitted.refused for id_ in one.ids()]
+    assert refused == [found.id, *(["b"] if found.service else [])]
     assert {finding.reason for _, finding in admitted.refused} == {DiscardReason.MALFORMED}

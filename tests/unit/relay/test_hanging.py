@@ -357,9 +357,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(relay.recovery.hanging_checkpoint, "end_offset", made.end_offset)
     monkeypatch.setattr(relay.recovery.hanging_checkpoint, "OffsetReader", made.reader)
     monkeypatch.setattr(relay.half.serving.take_over, "HalfReader", made.half_reader)
-    monkeypatch.setattr(
-        relay.recovery.hanging_checkpoint, "describe_topics", lambda _admin, names: set(names) - {MISSING}
-    )
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "describe_topics", lambda _, names: set(names) - {MISSING})
     return made
 
 

@@ -27,10 +27,7 @@ from tests.support.ledger_model import PARTITION, SERVICE, half, transaction_id
 TOPIC = "orders"
 SETTLED, OWED, AHEAD, LATER = 1, 2, 3, 4
 OWN = b"%d/" % PARTITION
-FAR: list[tuple[str, str | bytes | None]] = [
-    ("outbox-id", b"x/0"),
-    ("outbox-origin", b"%d/" % PARTITION + b"9" * 5_000),
-]
+FAR: list[tuple[str, str | bytes | None]] = [("outbox-id", b"x/0"), ("outbox-origin", OWN + b"9" * 5_000)]
 HEAD = 100
 DEFERRED = 30
 """A half that was read and is not in the ledger: deferred, or a plain one that waits."""

@@ -136,10 +136,7 @@ def halves(*numbers: int) -> list[Message]:
 
 
 def commits(first_offset: int, *numbers: int) -> list[Message]:
-    return [
-        _op(offset, entry(OpKind.COMMIT, number, "0", number, number))
-        for offset, number in enumerate(numbers, first_offset)
-    ]
+    return [_op(at, entry(OpKind.COMMIT, one, "0", one, one)) for at, one in enumerate(numbers, first_offset)]
 
 
 def _op(offset: int, decision: OpEntry) -> Message:

@@ -82,11 +82,8 @@ class Tables(RuleBasedStateMachine):
         place, xmax = self.cursor.place, self.newest + 1
         progress = sorted(xid for xid in self.open if xid < xmax)
         forward = sorted(id_ for id_ in self.visible if id_ > place.last)[:limit]
-        late = [
-            id_
-            for id_, xid in self.visible.items()
-            if id_ <= place.last and (str(xid) in place.open or int(place.xmax) <= xid < xmax)
-        ]
+        passed = [(id_, xid) for id_, xid in self.visible.items() if id_ <= place.last]
+        late = [id_ for id_, xid in passed if str(xid) in place.open or int(place.xmax) <= xid < xmax]
         found = [_row(id_) for id_ in sorted([*forward, *late])[:limit]]
         snapshot = f"{min(progress, default=xmax)}:{xmax}:{','.join(map(str, progress))}"
         known = [*self.waiting, *self.in_delivery]

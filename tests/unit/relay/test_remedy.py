@@ -27,11 +27,8 @@ TABLE = {
     Step.ABORT: (REBUILD, REBUILD, RETRY, REBUILD),
     Step.LISTEN: (REBUILD, REBUILD, REBUILD, REBUILD),
 }
-CASES = [
-    (step, fault, expected)
-    for step, row in TABLE.items()
-    for fault, expected in zip((PLAIN, FATAL, RETRIABLE, ABORTABLE), row, strict=True)
-]
+FAULTS = (PLAIN, FATAL, RETRIABLE, ABORTABLE)
+CASES = [(step, *case) for step, row in TABLE.items() for case in zip(FAULTS, row, strict=True)]
 
 
 def test_the_table_is_whole() -> None:

@@ -116,10 +116,8 @@ def test_databases_are_those_of_the_checkers_file(monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setenv("OUTBOX_CONFIG", str(config))
     found = settings().all_databases()
-    assert {name: one.connection_string() for name, one in found.items()} == {
-        "one": "postgresql://a",
-        "two": "postgresql://b",
-    }
+    urls = {name: one.connection_string() for name, one in found.items()}
+    assert urls == {"one": "postgresql://a", "two": "postgresql://b"}
     assert found["one"].schema == "our"
     assert "postgresql://a" not in repr(settings())
 

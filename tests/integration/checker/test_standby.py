@@ -20,6 +20,7 @@ from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
 from tests.support.bulk import send_halves
 from tests.support.harness import WAIT_SECONDS, Service, Site, wait_until
+from tests.support.own_stack import own_stack
 from tests.support.shop import Shop
 
 pytestmark = pytest.mark.long
@@ -63,10 +64,7 @@ class Pair:
         self._loop.run(self._proxy.stop())
 
 
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    with Stack(standby=True) as running:
-        yield running
+own = own_stack(standby=True)
 
 
 @pytest.fixture

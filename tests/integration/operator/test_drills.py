@@ -1,22 +1,18 @@
 """Each drill of docs/operations/drills.md, played again: a command that prints something else breaks the page."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from stack import Stack
 from tests.drills.page import DRILLS, LONG, PAGE, written
 from tests.drills.scene import Scene, played
+from tests.support.own_stack import own_stack
 
 RESOLVED_SECONDS = 60.0
 """Where no server has to come back, on a busy machine, too."""
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    with Stack() as made:
-        yield made
+own = own_stack()
 
 
 def test_the_page_has_all_drills_in_their_order() -> None:

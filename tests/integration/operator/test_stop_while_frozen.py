@@ -18,18 +18,14 @@ from stack import Stack
 from tests.support.harness import Service, Site, wait_until
 from tests.support.land_job import family
 from tests.support.message_rows import create, insert_rows, relay_settings
+from tests.support.own_stack import own_stack
 from tests.support.probes import free_port, get
 from tests.support.servers import UNFENCED
 
 SECONDS, AT_ONCE = 30.0, 3.0
 """For a service, as docs/operations/settings.md promises; and for a command, on a busy machine."""
 ID = "01937b5e-0000-7000-8000-000000000001"
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    with Stack(kafka_settings=UNFENCED) as made:
-        yield made
+own = own_stack(kafka_settings=UNFENCED)
 
 
 @pytest.fixture

@@ -6,15 +6,12 @@ import pytest
 
 from stack import Stack
 from tests.support.harness import Site
+from tests.support.own_stack import own_stack
 from tests.support.owners import OWNERS, Owner
 from tests.support.rights import AUTHORIZER
 from tests.support.servers import UNFENCED
 
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Stack]:
-    with Stack(kafka_settings=AUTHORIZER | UNFENCED) as running:
-        yield running
+guarded = own_stack(kafka_settings=AUTHORIZER | UNFENCED)
 
 
 @pytest.fixture

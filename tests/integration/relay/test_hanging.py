@@ -17,6 +17,7 @@ from relay.recovery.transaction_state import partition_of
 from stack import Stack
 from tests.integration.relay.test_kill_relay import QUICK
 from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.own_stack import own_stack
 from tests.support.owners import Owner
 
 pytestmark = pytest.mark.long
@@ -24,13 +25,7 @@ COUNT = 300
 LAST = 2
 """The node that is killed: it alone has the offsets of the relay's group."""
 SKIPS = re.compile(r"Couldn't find leader endpoint for partitions .*__consumer_offsets.* can be skipped")
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    """Servers that these tests may kill: each partition of `__consumer_offsets` is on one broker only."""
-    with Stack(brokers=3, kafka_settings={"offsets.topic.replication.factor": "1"}) as running:
-        yield running
+own = own_stack(brokers=3, kafka_settings={"offsets.topic.replication.factor": "1"})
 
 
 def _nodes(site: Site) -> list[int]:

@@ -25,16 +25,11 @@ from stack import Stack
 from tests.integration.relay.test_kill_relay import is_serving, numbered
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.harness import QUICK_SESSION, Service, Site, doubled, wait_until
+from tests.support.own_stack import QUICK_ABORTS, own_stack
 from tests.support.shop import Shop
 
 SKIPS_MARKERS = re.compile(r"Couldn't find leader endpoint for partitions .*__consumer_offsets.* can be skipped")
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    with Stack(kafka_settings=settings) as running:
-        yield running
+own = own_stack(kafka_settings=QUICK_ABORTS)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from outbox import HalfOutbox, Message, Outbox
 from stack import Stack
 from tests.support.harness import Site, publish_on, wait_until
 from tests.support.message_rows import SOURCE, create, relay_settings
+from tests.support.own_stack import USUAL_SESSION, own_stack
 from tests.support.rolling import Restarts, Step, Visibility, beyond_kafka, table, writing
 
 pytestmark = pytest.mark.long
@@ -21,20 +22,13 @@ BROKERS = 3
 PARTITIONS = 4
 MOST_SECONDS = 10.0
 """A message takes no longer, beside the time in which Kafka takes no plain records either, as on a busy machine."""
-USUAL_SESSION = {"broker.session.timeout.ms": "9000"}
-"""Kafka's default. The stack's 3 s would fence brokers that a busy machine holds up."""
 REPORT = "OUTBOX_TEST_PAUSES"
 """Variable with a file that takes the pauses of each run."""
 RUNS = "OUTBOX_TEST_RUNS"
 """Variable with the number of runs of the rolling restart; `make rolling` repeats it."""
 LOOPS = "OUTBOX_TEST_LOOPS"
 """Variable with the number of endless loops beside them."""
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    with Stack(brokers=BROKERS, kafka_settings=USUAL_SESSION) as running:
-        yield running
+own = own_stack(brokers=BROKERS, kafka_settings=USUAL_SESSION)
 
 
 @pytest.fixture

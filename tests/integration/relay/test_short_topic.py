@@ -16,6 +16,7 @@ from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.message_rows import create, insert_rows, relay_settings, wait_empty
+from tests.support.own_stack import USUAL_SESSION, own_stack
 from tests.support.plain_records import PlainRecords
 from tests.support.probes import free_port, metric
 from tests.support.spans import covered
@@ -29,14 +30,7 @@ TOPICS = ("good", "bad")
 LAST = 2
 """The node that is killed."""
 GOOD_SECONDS = 15.0
-USUAL_SESSION = {"broker.session.timeout.ms": "9000"}
-"""Kafka's default: for so long its descriptions count a dead broker as in sync."""
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    with Stack(brokers=3, kafka_settings=USUAL_SESSION) as running:
-        yield running
+own = own_stack(brokers=3, kafka_settings=USUAL_SESSION)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from stack import Stack
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import Writers, assert_delivered, create, insert, numbers, relay_settings
+from tests.support.own_stack import QUICK_ABORTS, own_stack
 
 FLUSHED = "relay.flushed"
 """Behind it a batch is written, and may not be named yet; the next window is being read."""
@@ -24,12 +25,7 @@ class _Clients(Writers):
             super()._run(chance)
 
 
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    broker = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    lazy = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
-    with Stack(kafka_settings=broker, postgres_settings=lazy) as running:
-        yield running
+own = own_stack(kafka_settings=QUICK_ABORTS, postgres_settings={"synchronous_commit": "off", "wal_writer_delay": "10s"})
 
 
 @pytest.fixture

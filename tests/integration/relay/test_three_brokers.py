@@ -17,17 +17,12 @@ from stack import Stack
 from tests.integration.relay.test_hanging import LAST, assert_all_once, kill_last, publish
 from tests.integration.relay.test_kill_relay import QUICK
 from tests.support.harness import Site, wait_until
+from tests.support.own_stack import own_stack
 from tests.support.owners import Owner
 
 pytestmark = pytest.mark.long
 SKIPS = re.compile(r"Couldn't find leader endpoint for partitions .* can be skipped")
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    """Servers that these tests may kill: with two of three brokers Kafka goes on."""
-    with Stack(brokers=3) as running:
-        yield running
+own = own_stack(brokers=3)
 
 
 @pytest.fixture

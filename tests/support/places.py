@@ -18,6 +18,7 @@ from outbox import HalfOutbox, Message, Outbox, Receipt
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage, VisibleRecord, read_committed
 from outbox.testing.own_rows import rows_of
 from tests.support import message_rows
+from tests.support.doors import sqlalchemy_url
 from tests.support.harness import Site
 from tests.support.shop import Shop
 
@@ -25,30 +26,28 @@ PARTITIONS = 3
 
 
 class Place(ABC):
-    def __init__(self, engine: Engine, outbox: Outbox | HalfOutbox, table: str) -> None:
-        self.engine = engine
-        self.outbox = outbox
-        self.table = table
+    def __init__(self, engine: Engine, outbox: Outbox | HalfOutbox, table: str, url: str | None) -> None:
+        self.engine, self.outbox, self.table = engine, outbox, table
+        self._url = url  # of Postgres
+        self._numbers = itertools.count(1)
 
     @abstractmethod
     def topic(self) -> str:
         """A new topic."""
 
     @abstractmethod
-    def number(self) -> int:
-        """A number that no row has."""
-
-    @abstractmethod
     def other_outbox(self, service: str) -> Outbox | HalfOutbox:
         """Another outbox of the same kind."""
 
-    @abstractmethod
-    def async_engine(self) -> AsyncEngine:
-        """An async engine on the same database."""
+    def number(self) -> int:
+        """A number that no row has."""
+        return next(self._numbers)
 
-    @abstractmethod
+    def async_engine(self) -> AsyncEngine:
+        return create_async_engine(sqlalchemy_url(self._url or "", "psycopg"), poolclass=NullPool)
+
     def connect(self) -> psycopg.Connection[Any] | None:
-        """A connection of psycopg, if the database has such."""
+        return None if self._url is None else psycopg.connect(self._url)
 
     checks_topics = True
     """Whether `publish()` refuses what the topic would; a real row waits for its topic, or is discarded."""
@@ -80,9 +79,10 @@ class Place(ABC):
         """The messages of a topic; in memory the outbox has them."""
         raise NotImplementedError
 
-    @abstractmethod
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
         """The values of all that is published on a topic, through an outbox, in order, once nothing more can come."""
+        del outbox
+        return [(record.value or b"").decode() for record in self.records(topic)]
 
     def halves(self) -> int:
         return 0
@@ -95,18 +95,13 @@ class MemoryPlace(Place):
         self._topics = [f"topic{number}" for number in range(50)]
         self._kind = kind
         outbox = kind("orders", topics=dict.fromkeys(self._topics, PARTITIONS))
-        super().__init__(engine, outbox, f"stock_{uuid.uuid4().hex[:8]}")
+        super().__init__(engine, outbox, f"stock_{uuid.uuid4().hex[:8]}", url)
         self._async_url = async_url
-        self._url = url
-        self._numbers = itertools.count(1)
         with engine.begin() as connection:
             connection.execute(text(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)"))
 
     def topic(self) -> str:
         return self._topics.pop()
-
-    def number(self) -> int:
-        return next(self._numbers)
 
     def other_outbox(self, service: str) -> Outbox | HalfOutbox:
         return self._kind(service)
@@ -116,9 +111,6 @@ class MemoryPlace(Place):
         if engine.dialect.name == "sqlite":
             let_sqlite_have_savepoints(engine.sync_engine)
         return engine
-
-    def connect(self) -> psycopg.Connection[Any] | None:
-        return None if self._url is None else psycopg.connect(self._url)
 
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
         memory = outbox or self.outbox
@@ -133,38 +125,25 @@ class RowsPlace(Place):
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._numbers = itertools.count(1)
-        super().__init__(site.engine(), Outbox("orders", tables=site.tables), f"{site.name}_stock")
+        outbox = Outbox("orders", tables=site.tables)
+        super().__init__(site.engine(), outbox, f"{site.name}_stock", site.postgres_url)
         message_rows.create(site)
         site.sql(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)")
 
     def topic(self) -> str:
-        return f"topic{next(self._numbers)}"
-
-    def number(self) -> int:
-        return next(self._numbers)
+        return f"topic{self.number()}"
 
     def other_outbox(self, service: str) -> Outbox | HalfOutbox:
         return Outbox(service, tables=self._site.tables)
-
-    def async_engine(self) -> AsyncEngine:
-        return create_async_engine(sqlalchemy_url(self._site.postgres_url), poolclass=NullPool)
-
-    def connect(self) -> psycopg.Connection[Any] | None:
-        return psycopg.connect(self._site.postgres_url)
 
     def records(self, topic: str) -> list[PublishedMessage]:
         with self._site.connect() as connection:
             return [row for row in rows_of(connection, self._site.tables) if row.topic == topic]
 
-    def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
-        del outbox
-        return [(row.value or b"").decode() for row in self.records(topic)]
-
 
 class RealPlace(Place):
     def __init__(self, shop: Shop) -> None:
-        super().__init__(shop.engine, shop.outbox, shop.table)
+        super().__init__(shop.engine, shop.outbox, shop.table, shop.site.postgres_url)
         self._shop = shop
 
     def topic(self) -> str:
@@ -175,16 +154,6 @@ class RealPlace(Place):
 
     def other_outbox(self, service: str) -> Outbox | HalfOutbox:
         return self._shop.site.half_outbox(service)
-
-    def async_engine(self) -> AsyncEngine:
-        return create_async_engine(sqlalchemy_url(self._shop.site.postgres_url), poolclass=NullPool)
-
-    def connect(self) -> psycopg.Connection[Any] | None:
-        return psycopg.connect(self._shop.site.postgres_url)
-
-    def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
-        del outbox
-        return [(record.value or b"").decode() for record in self.records(topic)]
 
     def records(self, topic: str) -> list[VisibleRecord]:
         self._shop.site.wait_settled()
@@ -205,7 +174,3 @@ def let_sqlite_have_savepoints(engine: Engine) -> None:
 
     event.listen(engine, "connect", connect)
     event.listen(engine, "begin", begin)
-
-
-def sqlalchemy_url(url: str) -> str:
-    return url.replace("postgresql://", "postgresql+psycopg://", 1)

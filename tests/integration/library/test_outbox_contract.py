@@ -21,16 +21,9 @@ from outbox.errors import UsageError
 from outbox.message import HeadersInput
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, assert_published
 from outbox.transaction import HalfTransaction, Outcome
+from tests.support.doors import sqlalchemy_url
 from tests.support.harness import Site
-from tests.support.places import (
-    PARTITIONS,
-    MemoryPlace,
-    Place,
-    RealPlace,
-    RowsPlace,
-    let_sqlite_have_savepoints,
-    sqlalchemy_url,
-)
+from tests.support.places import PARTITIONS, MemoryPlace, Place, RealPlace, RowsPlace, let_sqlite_have_savepoints
 from tests.support.servers import Servers
 
 JoinMode = Literal["conditional_savepoint", "rollback_only", "create_savepoint", "control_fully"]
@@ -64,7 +57,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         made = MemoryPlace(kind, engine, f"sqlite+aiosqlite:///{file}", None)
     else:
         servers = request.getfixturevalue("servers")
-        url = sqlalchemy_url(servers.postgres_url)
+        url = sqlalchemy_url(servers.postgres_url, "psycopg")
         made = MemoryPlace(kind, create_engine(url), url, servers.postgres_url)
     yield made
     made.outbox.close()

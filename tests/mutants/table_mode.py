@@ -4,7 +4,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, LiteralString, TypeVar
 
@@ -37,6 +37,7 @@ from outbox.settings import TableNames
 from relay.delivery.transactional_delivery import Ready, TransactionalDelivery, at_once
 from relay.recovery.author import Found, Own
 from relay.table import named_rows, plain_window, read_cursor, source_table
+from relay.table.admission import Admitted
 from relay.table.foreign.foreign_rows import ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_table import ForeignTable
 from relay.table.kafka_progress import RowAuthor
@@ -260,11 +261,17 @@ def r55_commit_before_the_name(
     _FILL(self, records, offsets, group_metadata)
 
 
-@mutant(TableSource._finish, "R55", Harm.DOUBLED)
+_ADVANCE = TableSource._advance
+
+
+@mutant(TableSource._advance, "R55", Harm.DOUBLED)
 @fails("unit/relay/test_lost_sessions.py::test_a_step_that_fails_ends_the_owner")
-def r55_lost_naming(self: TableSource, step: Future[Progress]) -> None:
+def r55_lost_naming(self: TableSource, admitted: Admitted) -> bool:
     """An owner whose batch could not be named ends. Without it the failure of the statement is lost in its thread: the
     owner goes on from a batch that the database does not have, and Kafka has records of rows that are never settled."""
+    with suppress(psycopg.Error):
+        return _ADVANCE(self, admitted)
+    return True
 
 
 _UNBOUNDED = source_table._WINDOW.replace("{bounded}", "true")

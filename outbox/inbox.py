@@ -170,7 +170,7 @@ class Inbox:
             stop: Set it to end the call; needed in another thread than the main one, which gets no signals.
 
         Raises:
-            ConfigurationError: The inbox table or `dead_letters` is missing, or `kafka` has a property of this call.
+            ConfigurationError: The inbox table or `dead_letters` is missing, or `kafka` or `attempts` cannot be used.
             UsageError: `begin` opens no transaction.
         """
         from outbox._consume.consumer_loop import ConsumerLoop, asked_by_signal  # noqa: PLC0415 - who consumes otherwise
@@ -185,7 +185,7 @@ class Inbox:
                     handler(transaction, message)
                     _require_stored(is_missing=self.once(transaction, id_))  # type: ignore[arg-type]
 
-        topics = _listed(topics, dead_letters)
+        topics = _checked(topics, dead_letters, attempts)
         with nullcontext(stop.is_set) if stop else asked_by_signal() as is_asked, _unwrapped():
             ConsumerLoop(self.group, handle, kafka, topics, dead_letters, attempts, first_pause_seconds, is_asked).run()
 
@@ -230,7 +230,7 @@ class Inbox:
                     await handler(transaction, record)
                     _require_stored(is_missing=await self.once_async(transaction, id_))  # type: ignore[arg-type]
 
-        topics = _listed(topics, dead_letters)
+        topics = _checked(topics, dead_letters, attempts)
         with nullcontext(stop) if stop else set_by_signal() as asked, _unwrapped():
             await AsyncConsumerLoop(
                 self.group, handle, kafka, topics, dead_letters, attempts, first_pause_seconds, asked
@@ -248,7 +248,9 @@ class Inbox:
             ) from error
 
 
-def _listed(topics: str | Sequence[str], dead_letters: str | None) -> list[str]:
+def _checked(topics: str | Sequence[str], dead_letters: str | None, attempts: int) -> list[str]:
+    if attempts < 1:
+        raise ConfigurationError(f"`attempts` is {attempts}, so that no message would be handled. Give 1 or more.")
     listed = [topics] if isinstance(topics, str) else list(topics)
     if dead_letters in listed:
         raise ConfigurationError(f"Topic {dead_letters!r} of `dead_letters` is read itself. Name another one, or none.")

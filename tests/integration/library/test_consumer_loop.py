@@ -250,6 +250,8 @@ def test_wrong_setup_ends_the_call_and_blames_no_message(work: Work) -> None:
     given = {"enable.auto.commit": False, "enable_auto_commit": False, "group.id": "x", "group_id": "x"}
     with pytest.raises(ConfigurationError, match="is read itself"):
         work.run(threading.Event(), dead_letters=work.topic)
+    with pytest.raises(ConfigurationError, match=r"`attempts` is 0, .* Give 1 or more\."):
+        work.run(threading.Event(), attempts=0)
     with pytest.raises(ConfigurationError, match=r"sets enable.auto.commit, group.id itself\. Remove it"):
         work.run(threading.Event(), more=given)
     work.site.sql(f"DROP TABLE {InboxTable(work.site.tables).full_name}")

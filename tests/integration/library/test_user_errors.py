@@ -311,6 +311,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         "Give either an outbox, or a service and settings",
     ),
     "consumer group": (lambda: Inbox(""), "Use 1 to "),
+    "no attempt": (lambda: Inbox("g").run(WRONG, WRONG, {}, "orders", attempts=0), "Give 1 or more."),
     "no message id": (lambda: Inbox("g").once(WRONG, ""), "a message id has 1 to "),
     "record of no outbox": (
         lambda: Inbox("g").once(WRONG, _record()),

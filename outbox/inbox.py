@@ -212,7 +212,7 @@ class Inbox:
             dead_letters: As for `run()`.
             attempts: As for `run()`.
             first_pause_seconds: As for `run()`.
-            stop: Set it to end the call; None: SIGTERM and SIGINT end it.
+            stop: Set it to end the call; None: SIGTERM and SIGINT end it, and reach handlers of the application, too.
 
         Raises:
             ConfigurationError: As for `run()`.

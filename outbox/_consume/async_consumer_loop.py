@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from outbox._postgres.optional_packages import extra
@@ -36,15 +37,22 @@ _REFUSED = {"group_id", "key_deserializer", "value_deserializer", *_OURS}
 
 @contextmanager
 def set_by_signal() -> Iterator[asyncio.Event]:
-    """Yield an event that SIGTERM or SIGINT sets inside the block."""
-    stop, loop, asked = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
-    for number in asked:
-        loop.add_signal_handler(number, stop.set)
+    """Yield an event that SIGTERM or SIGINT sets inside the block; the application's own handlers are called, too."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(stop.set)
+        if callable(before[signal.SIGTERM]) and callable(before[number]):  # else that of SIGINT is asyncio's
+            before[number](number, frame)
+
+    for number in before:
+        signal.signal(number, ask)
     try:
         yield stop
     finally:
-        for number in asked:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass

@@ -29,9 +29,7 @@ from outbox._publish.session_connection import (
     BindArguments,
     commits_itself,
     driver_of,
-    is_read_only,
     plain_session,
-    two_connections,
     writing_connection,
 )
 from outbox.errors import CommitOutcomeUnknown, UsageError
@@ -288,10 +286,9 @@ def _savepoint_number(name: str) -> int:
 
 @cache
 def _listen_to_sessions() -> None:
-    """Register listeners for all sessions, once: three per session would take longer than the row's INSERT."""
+    """Register listeners for all sessions, once: two per session would take longer than the row's INSERT."""
     with _lock.free:
         event.listen(Session, "after_commit", _after_commit)
-        event.listen(Session, "after_begin", _after_begin)
         event.listen(Session, "after_transaction_end", _after_transaction_end)
 
 
@@ -426,12 +423,6 @@ def _after_commit(session: Session) -> None:
     published = _sessions.get(session)
     if published is not None:
         published.conclude(reported=commits_itself(session))
-
-
-def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
-    published = _sessions.get(session)
-    if published is not None and published is not _current(connection) and not is_read_only(connection):
-        raise two_connections()
 
 
 def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import Column, Integer, MetaData, Table, create_engine, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -458,6 +458,27 @@ def test_two_phase_sessions_are_refused(place: Place) -> None:
         with pytest.raises(UsageError, match="Commit it or roll it back first"), _half(place).transaction(connection):
             pass
         connection.rollback()
+
+
+@pytest.mark.parametrize("publish_first", [True, False])
+def test_one_transaction_over_two_connections_is_refused(place: Place, *, publish_first: bool) -> None:
+    topic, number, halves = place.topic(), place.number(), place.halves()
+    there, other = Table("there", MetaData(), Column("id", Integer)), create_engine("sqlite://")
+    there.create(other)
+
+    def buy() -> None:
+        with Session(place.engine, binds={there: other}) as session, session.begin():
+            place.insert(session, number)
+            if publish_first:
+                place.publish(session, topic, "never")
+            session.execute(there.insert().values(id=number))
+            if not publish_first:
+                place.publish(session, topic, "never")
+
+    with pytest.raises(UsageError, match=r"Publish with a session of one database.*postgresql_readonly"):
+        buy()
+    other.dispose()
+    assert (place.published(topic), place.has(number), place.halves()) == ([], False, halves)
 
 
 def test_a_closed_outbox_refuses(place: Place) -> None:

@@ -453,6 +453,16 @@ def test_a_two_phase_session_may_publish(place: Place, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
+def test_a_follower_is_read_in_a_transaction_with_messages(place: Place, driver: str) -> None:
+    url, follows = sqlalchemy_url(place.url, driver), {"postgresql_readonly": True}
+    engine, follower = (create_engine(url, poolclass=NullPool, execution_options=one) for one in ({}, follows))
+    with Session(engine) as session, session.begin():
+        place.outbox.publish(session, Message("orders", b"v"))
+        session.execute(text("SELECT 1"), bind_arguments={"bind": follower})
+    assert len(place.rows()) == 1
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
 def test_a_session_in_autocommit_is_refused(place: Place, driver: str) -> None:
     engine = create_engine(sqlalchemy_url(place.url, driver), isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with Session(engine) as session, pytest.raises(UsageError, match="autocommit"):

@@ -560,6 +560,7 @@ COMMANDS = (
     "\0 does not exist: \0",  # provoked above; the second part is what there is
     # tests/integration: relay/test_table_counts.py, relay/test_tables_only.py, library/test_django_app.py
     *("Drop it, or run this with another role", "do not become each other", "or captured_messages()", "was looked at"),
+    "Give one of them as `using`",  # library/test_django_app.py
     "was not found; \0 could not be read",  # tests/integration/operator/test_one_server_away.py
     *("Let the owner of the tables run", "Table source \0: \0"),  # the second part of this says what to do
 )

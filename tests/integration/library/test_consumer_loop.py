@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from typing import Any
-from unittest.mock import DEFAULT, Mock
+from unittest.mock import DEFAULT, AsyncMock, Mock
 
 import asyncpg
 import psycopg
@@ -260,11 +260,19 @@ def test_wrong_setup_ends_the_call_and_blames_no_message(work: Work) -> None:
     assert work.site.read("dead") == []
 
 
+@contextmanager
+def _hiding(site: Site) -> Iterator[psycopg.Connection]:
+    with suppress(Exception), closing(psycopg.connect(site.postgres_url)) as connection:
+        yield connection
+
+
 @pytest.mark.parametrize(
     ("begin_of", "why"),
     [
         (lambda site: site.connect, "the id would be committed alone"),
-        (lambda site: sessionmaker(site.engine()), "it gives Session outside of one"),
+        (lambda site: sessionmaker(site.engine()), "it gives Session outside of a transaction"),
+        (lambda site: lambda: closing(psycopg.connect(site.postgres_url)), "its block ends without COMMIT"),
+        (lambda site: lambda: _hiding(site), "its block hides exceptions"),
         (lambda site: async_engine(site).begin, "to run_async"),
     ],
 )
@@ -280,6 +288,13 @@ async def test_a_pool_of_asyncpg_ends_the_call(site: Site) -> None:
     work.write("tea")
     kafka, stop = {"bootstrap_servers": site.bootstrap_servers}, asyncio.Event()
     async with asyncpg.create_pool(site.postgres_url, min_size=1, max_size=1) as pool:
-        for begin in (pool, pool.acquire):
+
+        @asynccontextmanager
+        async def begun() -> AsyncIterator[Any]:
+            async with pool.acquire() as connection:
+                await connection.transaction().start()
+                yield connection
+
+        for begin in (pool, pool.acquire, begun):
             with pytest.raises(UsageError, match="for asyncpg a function"):
-                await work.inbox.run_async(begin, work._handle_async, kafka, work.topic, stop=stop)
+                await work.inbox.run_async(begin, AsyncMock(), kafka, work.topic, stop=stop)

@@ -20,7 +20,7 @@ with extra("aiokafka", "Inbox.run_async()"):
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
     from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from outbox._consume.trial import DEAD_LETTER_SECONDS, Trial, no_such_topic
+from outbox._consume.trial import DEAD_LETTER_BYTES, DEAD_LETTER_SECONDS, Trial, no_such_topic
 from outbox.errors import ConfigurationError
 
 log = logging.getLogger("outbox")
@@ -156,10 +156,11 @@ class AsyncConsumerLoop:
         known = inspect.signature(AIOKafkaProducer).parameters
         arguments = {name: value for name, value in self.kafka.items() if name in known}
         arguments["request_timeout_ms"] = round(1000 * DEAD_LETTER_SECONDS)
+        arguments["max_request_size"] = DEAD_LETTER_BYTES
         async with AIOKafkaProducer(**arguments, enable_idempotence=True) as producer:
-            headers = [*record.headers, *trial.headers(self.group)]
-            await producer.send_and_wait(topic, record.value, record.key, headers=headers)
-        log.error("Message %s/%d/%d is a dead letter in topic %s", *trial.place, topic)
+            key, value, headers = trial.letter(self.group, record.key, record.value, record.headers)
+            await producer.send_and_wait(topic, value, key, headers=headers)
+        trial.buried()
 
     async def _is_still_ours(self, consumer: AIOKafkaConsumer, partition: TopicPartition, seconds: float) -> bool:
         """Wait as a member of the group; return whether the partition was ours all the time."""

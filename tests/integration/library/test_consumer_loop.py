@@ -200,18 +200,25 @@ def test_record_without_an_id_becomes_a_dead_letter_at_once(work: Work) -> None:
     assert (dict(letter.headers)["dead-letter-reason"] or b"").startswith(b"UsageError: record ")
 
 
-def test_dead_letter_that_kafka_refuses_is_written_again(work: Work, caplog: pytest.LogCaptureFixture) -> None:
-    """Kafka refuses the record, as its own limit is smaller than the message."""
+def test_dead_letter_that_is_too_large_only_says_where_it_is(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka refuses even that while the topic's limit is smaller still."""
     work.site.set_topic(work.dead, "max.message.bytes", "20")
-    work.fails = lambda what: ValueError() if what == "bad" else None
-    work.write("bad", "tea")
+    work.fails = lambda what: ValueError() if "bad" in what else None
+    work.site.produce(work.topic, "bad" * 1_000, "bad", headers=[("outbox-id", b"bad/0")])
+    work.write("tea")
     with work.running(dead_letters=work.dead, attempts=1):
         wait_until(lambda: sum(f"dead letters, {work.dead}: " in line for line in caplog.messages) > 3)
         assert work.effects() == []
-        work.site.set_topic(work.dead, "max.message.bytes", "10000")
+        work.site.set_topic(work.dead, "max.message.bytes", "1000")
         wait_until(lambda: work.effects() == ["tea"])
-    assert len(work.site.wait_visible(1, "dead")) == 1
+    (letter,) = work.site.wait_visible(1, "dead")
+    assert (letter.key, letter.value) == (None, b"")
+    reason = f"too large for this topic, it is only at {work.topic}/0/0: ValueError: "
+    assert dict(letter.headers)["dead-letter-reason"] == reason.encode()
+    assert f"Message {work.topic}/0/0 is an empty dead letter in topic {work.dead}" in caplog.messages
     assert not [line for line in caplog.messages if "again in 0.0 s" in line]
+    with pytest.raises(UsageError, match="has 0 headers 'outbox-id'"), work.running(topic=work.dead) as done:
+        wait_until(done.done)
 
 
 def test_missing_topic_of_dead_letters_ends_the_call(work: Work) -> None:

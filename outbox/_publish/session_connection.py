@@ -25,7 +25,7 @@ _HOW = (
 )
 
 
-def plain_session(session: object) -> Session:
+def plain_session(session: object, *, two_phases: bool = False) -> Session:
     """Return the session; for a scoped session, the one of this scope."""
     if isinstance(session, scoped_session):
         session = session()
@@ -35,7 +35,7 @@ def plain_session(session: object) -> Session:
             f"publish() takes a Session or a Connection of SQLAlchemy, not {given}. "
             "For a connection of psycopg use outbox.transaction(connection)."
         )
-    if session.twophase:
+    if session.twophase and not two_phases:
         raise UsageError(
             "publish() does not support sessions with twophase=True: it cannot observe their COMMIT. "
             "Use another session."

@@ -446,12 +446,6 @@ def test_both_modes_publish_in_one_session(place: Place, engine: Engine) -> None
     assert [message.value for message in half.published] == [b"half"]
 
 
-def test_a_two_phase_session_may_publish(place: Place, engine: Engine) -> None:
-    with Session(engine, twophase=True) as session, session.begin():
-        place.outbox.publish(session, Message("orders", b"v"))
-    assert len(place.rows()) == 1
-
-
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
 def test_a_follower_is_read_in_a_transaction_with_messages(place: Place, driver: str) -> None:
     url, follows = sqlalchemy_url(place.url, driver), {"postgresql_readonly": True}

@@ -25,7 +25,7 @@ outbox = AsyncOutbox("shop", tables=TableNames(prefix=os.environ.get("OUTBOX_TAB
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the pool for as long as the application runs."""
-    async with outbox, asyncpg.create_pool(os.environ["DATABASE_URL"]) as pool:
+    async with outbox, asyncpg.create_pool(os.environ["OUTBOX_POSTGRES_URL"]) as pool:
         app.state.pool = pool
         yield
 

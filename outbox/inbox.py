@@ -170,22 +170,13 @@ class Inbox:
             stop: Set it to end the call; needed in another thread than the main one, which gets no signals.
 
         Raises:
-            ConfigurationError: The inbox table or `dead_letters` is missing, or `kafka` has a property of this call.
-            UsageError: `begin` opens no transaction.
+            ConfigurationError: The inbox table or `dead_letters` is missing, or `kafka` or `attempts` cannot be used.
+            UsageError: `begin` opens no transaction, or does not commit it.
         """
         from outbox._consume.consumer_loop import ConsumerLoop, asked_by_signal  # noqa: PLC0415 - who consumes otherwise
 
-        def handle(message: Message) -> None:
-            id_ = message_id_of(message)
-            with ExitStack() as stack:
-                with _ending():
-                    _require_begun(transaction := stack.enter_context(begin()))
-                    is_new = self.once(transaction, id_)  # type: ignore[arg-type]
-                if is_new:
-                    handler(transaction, message)
-                    _require_stored(is_missing=self.once(transaction, id_))  # type: ignore[arg-type]
-
-        topics = _listed(topics, dead_letters)
+        handle = self._handling(begin, handler)
+        topics = _checked(topics, dead_letters, attempts)
         with nullcontext(stop.is_set) if stop else asked_by_signal() as is_asked, _unwrapped():
             ConsumerLoop(self.group, handle, kafka, topics, dead_letters, attempts, first_pause_seconds, is_asked).run()
 
@@ -212,7 +203,7 @@ class Inbox:
             dead_letters: As for `run()`.
             attempts: As for `run()`.
             first_pause_seconds: As for `run()`.
-            stop: Set it to end the call; None: SIGTERM and SIGINT end it.
+            stop: Set it to end the call; None: SIGTERM and SIGINT end it, and reach handlers of the application, too.
 
         Raises:
             ConfigurationError: As for `run()`.
@@ -220,21 +211,63 @@ class Inbox:
         """
         from outbox._consume.async_consumer_loop import AsyncConsumerLoop, set_by_signal  # noqa: PLC0415 - as above
 
-        async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
-            id_ = message_id_of(record)
+        handle = self._handling_async(begin, handler)
+        topics = _checked(topics, dead_letters, attempts)
+        with nullcontext(stop) if stop else set_by_signal() as asked, _unwrapped():
+            await AsyncConsumerLoop(
+                self.group, handle, kafka, topics, dead_letters, attempts, first_pause_seconds, asked
+            ).run()
+
+    def _handling(
+        self, begin: Callable[[], AbstractContextManager[T]], handler: Callable[[T, Message], object]
+    ) -> Callable[[Message], None]:
+        """Return what handles a message in a transaction. The first new one is looked for again: is it committed?"""
+        is_proven = False
+
+        def handle(message: Message, *, again: bool = False) -> None:
+            nonlocal is_proven
+            id_, is_new, is_whole = message_id_of(message), False, False
+            with ExitStack() as stack:
+                with _ending():
+                    _require_begun(transaction := stack.enter_context(begin()))
+                    is_new = self.once(transaction, id_)  # type: ignore[arg-type]
+                if is_new:
+                    _require("its block ends without COMMIT", holds=not again)
+                    handler(transaction, message)
+                    _require_stored(is_missing=self.once(transaction, id_))  # type: ignore[arg-type]
+                is_whole = True
+            _require("its block hides exceptions", holds=is_whole)
+            if is_new and not is_proven:
+                handle(message, again=True)
+                is_proven = True
+
+        return handle
+
+    def _handling_async(
+        self,
+        begin: Callable[[], AbstractAsyncContextManager[T]],
+        handler: Callable[[T, ConsumerRecord[bytes, bytes]], Awaitable[object]],
+    ) -> Callable[[ConsumerRecord[bytes, bytes]], Awaitable[None]]:
+        is_proven = False
+
+        async def handle(record: ConsumerRecord[bytes, bytes], *, again: bool = False) -> None:
+            nonlocal is_proven
+            id_, is_new, is_whole = message_id_of(record), False, False
             async with AsyncExitStack() as stack:
                 with _ending():
                     _require_begun(transaction := await stack.enter_async_context(begin()))
                     is_new = await self.once_async(transaction, id_)  # type: ignore[arg-type]
                 if is_new:
+                    _require("its block ends without COMMIT", holds=not again)
                     await handler(transaction, record)
                     _require_stored(is_missing=await self.once_async(transaction, id_))  # type: ignore[arg-type]
+                is_whole = True
+            _require("its block hides exceptions", holds=is_whole)
+            if is_new and not is_proven:
+                await handle(record, again=True)
+                is_proven = True
 
-        topics = _listed(topics, dead_letters)
-        with nullcontext(stop) if stop else set_by_signal() as asked, _unwrapped():
-            await AsyncConsumerLoop(
-                self.group, handle, kafka, topics, dead_letters, attempts, first_pause_seconds, asked
-            ).run()
+        return handle
 
     @contextmanager
     def _missing_table(self) -> Iterator[None]:
@@ -248,7 +281,9 @@ class Inbox:
             ) from error
 
 
-def _listed(topics: str | Sequence[str], dead_letters: str | None) -> list[str]:
+def _checked(topics: str | Sequence[str], dead_letters: str | None, attempts: int) -> list[str]:
+    if attempts < 1:
+        raise ConfigurationError(f"`attempts` is {attempts}, so that no message would be handled. Give 1 or more.")
     listed = [topics] if isinstance(topics, str) else list(topics)
     if dead_letters in listed:
         raise ConfigurationError(f"Topic {dead_letters!r} of `dead_letters` is read itself. Name another one, or none.")
@@ -261,18 +296,23 @@ def _require_stored(*, is_missing: bool) -> None:
         raise UsageError("The handler has rolled its transaction back. Let it raise an exception, or use a SAVEPOINT.")
 
 
+def _require(otherwise: str, *, holds: bool) -> None:
+    if not holds:
+        raise Ended(_unusable(otherwise))
+
+
 def _require_begun(transaction: object) -> None:
     """Refuse one that would commit no effect; on psycopg it begins with the first statement."""
     asked = getattr(transaction, "in_transaction", None) or getattr(transaction, "is_in_transaction", None)
     if callable(asked) and not asked():
-        raise _no_transaction(f"it gives {type(transaction).__name__} outside of one")
+        raise _unusable(f"it gives {type(transaction).__name__} outside of a transaction")
 
 
-def _no_transaction(why: object) -> UsageError:
+def _unusable(why: object) -> UsageError:
     return UsageError(
-        f"`begin` opens no transaction ({why}). Give begin of a sessionmaker or an engine (to run_async() of an async "
-        "one), connection of a pool of psycopg, or for asyncpg a function with @asynccontextmanager: "
-        "async with pool.acquire() as connection, connection.transaction(): yield connection"
+        f"`begin` opens no transaction that it commits: {why}. Give begin of a sessionmaker or an engine (to "
+        "run_async() of an async one), connection of a pool of psycopg, or for asyncpg a function with "
+        "@asynccontextmanager: async with pool.acquire() as connection, connection.transaction(): yield connection"
     )
 
 
@@ -284,7 +324,7 @@ def _ending() -> Iterator[None]:
     except (ConfigurationError, UsageError) as error:
         raise Ended(error) from error
     except TypeError as error:
-        raise Ended(_no_transaction(error)) from error
+        raise Ended(_unusable(error)) from error
     except OSError as error:  # of the network: several addresses, no route, no answer
         raise ConnectionError(str(error)) from error
 

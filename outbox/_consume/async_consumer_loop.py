@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from outbox._postgres.optional_packages import extra
@@ -19,7 +20,7 @@ with extra("aiokafka", "Inbox.run_async()"):
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
     from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from outbox._consume.trial import DEAD_LETTER_SECONDS, Trial, no_such_topic
+from outbox._consume.trial import DEAD_LETTER_BYTES, DEAD_LETTER_SECONDS, Trial, no_such_topic
 from outbox.errors import ConfigurationError
 
 log = logging.getLogger("outbox")
@@ -36,15 +37,22 @@ _REFUSED = {"group_id", "key_deserializer", "value_deserializer", *_OURS}
 
 @contextmanager
 def set_by_signal() -> Iterator[asyncio.Event]:
-    """Yield an event that SIGTERM or SIGINT sets inside the block."""
-    stop, loop, asked = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
-    for number in asked:
-        loop.add_signal_handler(number, stop.set)
+    """Yield an event that SIGTERM or SIGINT sets inside the block; the application's own handlers are called, too."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(stop.set)
+        if callable(before[signal.SIGTERM]) and callable(before[number]):  # else that of SIGINT is asyncio's
+            before[number](number, frame)
+
+    for number in before:
+        signal.signal(number, ask)
     try:
         yield stop
     finally:
-        for number in asked:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass
@@ -148,10 +156,11 @@ class AsyncConsumerLoop:
         known = inspect.signature(AIOKafkaProducer).parameters
         arguments = {name: value for name, value in self.kafka.items() if name in known}
         arguments["request_timeout_ms"] = round(1000 * DEAD_LETTER_SECONDS)
+        arguments["max_request_size"] = DEAD_LETTER_BYTES
         async with AIOKafkaProducer(**arguments, enable_idempotence=True) as producer:
-            headers = [*record.headers, *trial.headers(self.group)]
-            await producer.send_and_wait(topic, record.value, record.key, headers=headers)
-        log.error("Message %s/%d/%d is a dead letter in topic %s", *trial.place, topic)
+            key, value, headers = trial.letter(self.group, record.key, record.value, record.headers)
+            await producer.send_and_wait(topic, value, key, headers=headers)
+        trial.buried()
 
     async def _is_still_ours(self, consumer: AIOKafkaConsumer, partition: TopicPartition, seconds: float) -> bool:
         """Wait as a member of the group; return whether the partition was ours all the time."""

@@ -17,12 +17,11 @@ from outbox._postgres.optional_packages import extra
 with extra("confluent-kafka", "Inbox.run()"):
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
-from outbox._consume.trial import DEAD_LETTER_SECONDS, Place, Trial, no_such_topic
+from outbox._consume.trial import DEAD_LETTER_BYTES, DEAD_LETTER_SECONDS, Place, Trial, no_such_topic
 from outbox._kafka.client_log import logged
 from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.produce import write_all
 from outbox.errors import ConfigurationError
-from outbox.protocol.half import OutgoingHeaders
 from outbox.protocol.record import Record
 
 log = logging.getLogger("outbox")
@@ -152,9 +151,10 @@ class ConsumerLoop:
         """Write a message to the topic of dead letters, with the reason."""
         topic = self.dead_letters or ""
         self._find_dead_letters(consumer)
-        headers: OutgoingHeaders = [*headers_of(message), *trial.headers(self.group)]
-        write_all(self.kafka, topic, [Record(topic, -1, message.key(), message.value(), headers)], DEAD_LETTER_SECONDS)
-        log.error("Message %s/%d/%d is a dead letter in topic %s", *trial.place, topic)
+        kafka = {"message.max.bytes": DEAD_LETTER_BYTES, **self.kafka}
+        letter = trial.letter(self.group, message.key(), message.value(), headers_of(message))
+        write_all(kafka, topic, [Record(topic, -1, *letter)], DEAD_LETTER_SECONDS)
+        trial.buried()
 
     def _is_still_ours(self, consumer: Consumer, place: Place, seconds: float) -> bool:
         """Wait as a member of the group; return whether the partition was ours all the time."""

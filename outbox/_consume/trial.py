@@ -5,6 +5,7 @@ A failure that passes by itself is not the message's, which is tried again for a
 
 import logging
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +14,18 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from outbox._postgres.table_errors import sqlstate_of
 from outbox.errors import CommitOutcomeUnknown, ConfigurationError, RetryableError, UsageError
-from outbox.protocol.half import Header
+from outbox.protocol.half import Header, OutgoingHeaders
 
 log = logging.getLogger("outbox")
 
 Place = tuple[str, int, int]
 """Topic, partition and offset."""
+
+Letter = tuple[bytes | None, bytes | None, OutgoingHeaders]
+"""Key, value and headers."""
+
+DEAD_LETTER_BYTES = 100_000_000
+"""More than topics take: their own limit decides."""
 
 DEAD_LETTER_SECONDS = 5.0
 """For a request about a dead letter, without which it is tried again: who asks the loop to stop waits for it."""
@@ -30,6 +37,8 @@ _PASSING_STATES = ("08", "25006", "40", "53", "55", "57")
 """SQLSTATE: a connection, a standby, a transaction to be repeated, too little room, a lock, a server that restarts."""
 _QUERY_CANCELED = "57014"
 """By `statement_timeout`: the statement may always be too slow."""
+_TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "MessageSizeTooLargeError")
+"""What librdkafka and aiokafka call it."""
 
 
 class Ended(Exception):  # noqa: N818 - no error of its own: it carries one out of the loop
@@ -58,6 +67,7 @@ class Trial:
     made: int = 0
     reason: Exception | None = None
     _pause: float = 0.0
+    _is_too_large: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -71,6 +81,7 @@ class Trial:
             raise error
         if self.is_over:
             what = f"not yet in the topic of dead letters, {self.dead_letters}: {type(error).__name__}: {error}"
+            self._is_too_large |= any(name in what for name in _TOO_LARGE)
         elif not passes_by_itself(error):
             # No further attempt changes how something is used, such as a record without a message id.
             self.made = self.most if isinstance(error, UsageError) else self.made + 1
@@ -86,16 +97,30 @@ class Trial:
         log.warning("Message %s/%d/%d: %s; again in %.1f s", *self.place, what, pause)
         return pause
 
-    def headers(self, group: str) -> list[Header]:
-        """Return the headers that a dead letter has besides its own: where it was, who gave it up, and why."""
+    def letter(self, group: str, key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> Letter:
+        """Return the dead letter: with where the message was, who gave it up, and why.
+
+        One that Kafka has refused as too large only says where it is: without an id, no inbox takes it for the message.
+        """
+        if self._is_too_large:
+            return None, b"", self._headers(group)
+        return key, value, [*headers, *self._headers(group)]
+
+    def buried(self) -> None:
+        """Log that the dead letter is written."""
+        what = "an empty dead letter" if self._is_too_large else "a dead letter"
+        log.error("Message %s/%d/%d is %s in topic %s", *self.place, what, self.dead_letters)
+
+    def _headers(self, group: str) -> OutgoingHeaders:
         topic, partition, offset = self.place
+        only = f"too large for this topic, it is only at {topic}/{partition}/{offset}: " if self._is_too_large else ""
         given = {
             "topic": topic,
             "partition": partition,
             "offset": offset,
             "group": group,
             "attempts": self.made,
-            "reason": f"{type(self.reason).__name__}: {self.reason}"[:_REASON_CHARACTERS],
+            "reason": f"{only}{type(self.reason).__name__}: {self.reason}"[:_REASON_CHARACTERS],
         }
         return [(f"dead-letter-{name}", str(value).encode(errors="replace")) for name, value in given.items()]
 

@@ -76,6 +76,7 @@ class Sealer:
     sender: Sender
     table: CallbackTable
     incarnations: WeakKeyDictionary[object, tuple[str, object]] = field(default_factory=WeakKeyDictionary)
+    two_phases: bool = False
 
     def connection(self, driver: object) -> LocalConnection:
         return local_connection(driver)

@@ -1,9 +1,10 @@
-"""Choose the connection of a session with which a message commits."""
+"""Choose the connection of a session with which a message commits, and refuse to write on another one after that."""
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakSet
 
-from sqlalchemy import inspect, table, update
+from sqlalchemy import event, inspect, table, update
 from sqlalchemy.engine import Connection, Engine, RootTransaction
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
@@ -12,6 +13,8 @@ from outbox._postgres.optional_packages import is_psycopg
 from outbox.errors import UsageError
 
 BindArguments = Mapping[str, Any]
+
+_publishing: WeakSet[object] = WeakSet()  # the transactions of sessions to which messages belong
 
 _WRITE = update(table("outbox_transaction"))
 """A writing statement, for which a session that routes reads and writes returns the engine."""
@@ -22,7 +25,7 @@ _HOW = (
 )
 
 
-def plain_session(session: object) -> Session:
+def plain_session(session: object, *, two_phases: bool = False) -> Session:
     """Return the session; for a scoped session, the one of this scope."""
     if isinstance(session, scoped_session):
         session = session()
@@ -32,7 +35,7 @@ def plain_session(session: object) -> Session:
             f"publish() takes a Session or a Connection of SQLAlchemy, not {given}. "
             "For a connection of psycopg use outbox.transaction(connection)."
         )
-    if session.twophase:
+    if session.twophase and not two_phases:
         raise UsageError(
             "publish() does not support sessions with twophase=True: it cannot observe their COMMIT. "
             "Use another session."
@@ -44,8 +47,20 @@ def writing_connection(session: Session, bind_arguments: BindArguments | None = 
     """Return the connection to which a session's transaction writes; open one if there is none.
 
     That is the only open one that can write; else the session's choice for an UPDATE; else the one for its pending
-    objects.
+    objects. Until the transaction ends, no other one that can write may join it.
     """
+    connection = _choice(session, bind_arguments)
+    _publishing.add(session.get_transaction())
+    return connection
+
+
+@event.listens_for(Session, "after_begin")  # one per session would take longer than the row's INSERT
+def _after_begin(session: Session, *_: object) -> None:
+    if session.get_transaction() in _publishing and len(_writers(session)) > 1 and not session.twophase:
+        raise two_connections()
+
+
+def _choice(session: Session, bind_arguments: BindArguments | None) -> Connection:
     writers = _writers(session)
     if len(writers) == 1 and bind_arguments is None:
         (writer,) = writers
@@ -55,7 +70,7 @@ def writing_connection(session: Session, bind_arguments: BindArguments | None = 
     connection = session.connection(bind_arguments=dict(bind_arguments or {"bind": _engine(session)}))
     if is_read_only(connection):
         raise UsageError(f"The session's connection is read-only, and publish() writes a row. {_HOW}")
-    if writers - {connection}:
+    if writers - {connection} and not session.twophase:
         raise two_connections()
     return connection
 
@@ -77,9 +92,11 @@ def _writers(session: Session) -> set[Connection]:
 
 
 def is_read_only(connection: Connection) -> bool:
-    """Return whether a connection cannot write: it is set to read-only, or its server is a standby."""
+    """Return whether a connection cannot write: it is set to read-only, or, on psycopg, its server is a standby."""
     if connection.invalidated:
         return False
+    if connection.get_execution_options().get("postgresql_readonly") is True:
+        return True
     driver = driver_of(connection.connection.dbapi_connection)
     if not is_psycopg(driver, "Connection", "AsyncConnection"):
         return False

@@ -29,9 +29,7 @@ from outbox._publish.session_connection import (
     BindArguments,
     commits_itself,
     driver_of,
-    is_read_only,
     plain_session,
-    two_connections,
     writing_connection,
 )
 from outbox.errors import CommitOutcomeUnknown, UsageError
@@ -60,6 +58,10 @@ _dialects: WeakSet[Dialect] = WeakSet()  # those with listeners; copies of an en
 
 class Starter(Protocol[S_co]):
     """Creates a publisher's participants in local transactions."""
+
+    @property
+    def two_phases(self) -> bool:
+        """Whether they follow transactions of two phases, too."""
 
     def connection(self, driver: object) -> LocalConnection:
         """Wrap a driver's connection."""
@@ -210,7 +212,7 @@ def publish(
     """
     if isinstance(session, Connection):
         return _publish_on_connection(session, starter, messages, eager=eager)
-    session = plain_session(session)
+    session = plain_session(session, two_phases=starter.two_phases)
     connection = writing_connection(session, bind_arguments)
     published = published_transaction(connection, starter)
     _sessions[session] = published
@@ -257,7 +259,7 @@ def observed_transaction(
 def published_transaction(connection: Connection, starter: Starter[Any]) -> PublishedTransaction:
     """Return the messages of the connection's current root transaction; register its engine's listeners first."""
     root = connection.get_transaction()
-    if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
+    if not isinstance(root, RootTransaction) or (isinstance(root, TwoPhaseTransaction) and not starter.two_phases):
         raise UsageError("publish() does not support two-phase transactions. Use connection.begin().")
     if root not in _published:
         driver = driver_of(connection.connection.dbapi_connection)
@@ -288,10 +290,9 @@ def _savepoint_number(name: str) -> int:
 
 @cache
 def _listen_to_sessions() -> None:
-    """Register listeners for all sessions, once: three per session would take longer than the row's INSERT."""
+    """Register listeners for all sessions, once: two per session would take longer than the row's INSERT."""
     with _lock.free:
         event.listen(Session, "after_commit", _after_commit)
-        event.listen(Session, "after_begin", _after_begin)
         event.listen(Session, "after_transaction_end", _after_transaction_end)
 
 
@@ -310,6 +311,10 @@ def _listen(connection: Connection) -> None:
         "rollback": _rollback,
         "rollback_savepoint": _rollback_savepoint,
         "begin": _begin,
+        "begin_twophase": _begin,
+        "prepare_twophase": _commit,
+        "commit_twophase": _commit,
+        "rollback_twophase": _rollback,
         "before_cursor_execute": _refuse_end_in_sql,
     }
     with _lock.free:
@@ -326,6 +331,8 @@ def _listen(connection: Connection) -> None:
 def _refuse_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
     """Refuse COMMIT and ROLLBACK as SQL text: SQLAlchemy fires no event for them (R47)."""
     published = _current(connection)
+    if isinstance(connection.get_transaction(), TwoPhaseTransaction):
+        return  # SQLAlchemy 2.0 prepares it so
     if published is not None and published.has_messages and (found := _END.match(statement)):
         raise UsageError(
             f"{found[1].upper()} as SQL text in a transaction with messages was refused; nothing was executed. "
@@ -343,7 +350,7 @@ def _current(connection: Connection) -> PublishedTransaction | None:
     return _published.get(root) if isinstance(root, RootTransaction) else None
 
 
-def _commit(connection: Connection) -> None:
+def _commit(connection: Connection, *_: Any) -> None:
     published = _current(connection)
     if published is None or published.is_sealed:
         return
@@ -364,14 +371,14 @@ def _as_sqlalchemy_error(connection: Connection, error: psycopg.Error, *, lost: 
     )
 
 
-def _rollback(connection: Connection) -> None:
+def _rollback(connection: Connection, *_: Any) -> None:
     """End on rollback. ROLLBACK is sent after this event, so with a row the outcome is not certain yet."""
     published = _current(connection)
     if published is not None:
         published.end(rolled_back=not published.is_sealed)
 
 
-def _begin(connection: Connection) -> None:
+def _begin(connection: Connection, *_: Any) -> None:
     before = _connections.get(connection)
     if before is not None and not before.is_sealed:
         # A listener of the application raised before the seal: SQLAlchemy sent nothing, and would go on in the same
@@ -426,12 +433,6 @@ def _after_commit(session: Session) -> None:
     published = _sessions.get(session)
     if published is not None:
         published.conclude(reported=commits_itself(session))
-
-
-def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
-    published = _sessions.get(session)
-    if published is not None and published is not _current(connection) and not is_read_only(connection):
-        raise two_connections()
 
 
 def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:

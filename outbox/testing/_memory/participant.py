@@ -158,6 +158,7 @@ class Rows(NamedTuple):
     recorder: Recorder
     topics: DeclaredTopics
     memory: Memory
+    two_phases: bool = True
 
     def connection(self, driver: object) -> LocalConnection:
         return memory_connection(driver)
@@ -209,6 +210,7 @@ class Halves:
     settings: HalfSettings
     sender: MemorySender
     memory: Memory
+    two_phases: bool = False
 
     def connection(self, driver: object) -> LocalConnection:
         return memory_connection(driver)

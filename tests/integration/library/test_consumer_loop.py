@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from typing import Any
-from unittest.mock import DEFAULT, Mock
+from unittest.mock import DEFAULT, AsyncMock, Mock
 
 import asyncpg
 import psycopg
@@ -200,18 +200,25 @@ def test_record_without_an_id_becomes_a_dead_letter_at_once(work: Work) -> None:
     assert (dict(letter.headers)["dead-letter-reason"] or b"").startswith(b"UsageError: record ")
 
 
-def test_dead_letter_that_kafka_refuses_is_written_again(work: Work, caplog: pytest.LogCaptureFixture) -> None:
-    """Kafka refuses the record, as its own limit is smaller than the message."""
+def test_dead_letter_that_is_too_large_only_says_where_it_is(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka refuses even that while the topic's limit is smaller still."""
     work.site.set_topic(work.dead, "max.message.bytes", "20")
-    work.fails = lambda what: ValueError() if what == "bad" else None
-    work.write("bad", "tea")
+    work.fails = lambda what: ValueError() if "bad" in what else None
+    work.site.produce(work.topic, "bad" * 1_000, "bad", headers=[("outbox-id", b"bad/0")])
+    work.write("tea")
     with work.running(dead_letters=work.dead, attempts=1):
         wait_until(lambda: sum(f"dead letters, {work.dead}: " in line for line in caplog.messages) > 3)
         assert work.effects() == []
-        work.site.set_topic(work.dead, "max.message.bytes", "10000")
+        work.site.set_topic(work.dead, "max.message.bytes", "1000")
         wait_until(lambda: work.effects() == ["tea"])
-    assert len(work.site.wait_visible(1, "dead")) == 1
+    (letter,) = work.site.wait_visible(1, "dead")
+    assert (letter.key, letter.value) == (None, b"")
+    reason = f"too large for this topic, it is only at {work.topic}/0/0: ValueError: "
+    assert dict(letter.headers)["dead-letter-reason"] == reason.encode()
+    assert f"Message {work.topic}/0/0 is an empty dead letter in topic {work.dead}" in caplog.messages
     assert not [line for line in caplog.messages if "again in 0.0 s" in line]
+    with pytest.raises(UsageError, match="has 0 headers 'outbox-id'"), work.running(topic=work.dead) as done:
+        wait_until(done.done)
 
 
 def test_missing_topic_of_dead_letters_ends_the_call(work: Work) -> None:
@@ -250,6 +257,8 @@ def test_wrong_setup_ends_the_call_and_blames_no_message(work: Work) -> None:
     given = {"enable.auto.commit": False, "enable_auto_commit": False, "group.id": "x", "group_id": "x"}
     with pytest.raises(ConfigurationError, match="is read itself"):
         work.run(threading.Event(), dead_letters=work.topic)
+    with pytest.raises(ConfigurationError, match=r"`attempts` is 0, .* Give 1 or more\."):
+        work.run(threading.Event(), attempts=0)
     with pytest.raises(ConfigurationError, match=r"sets enable.auto.commit, group.id itself\. Remove it"):
         work.run(threading.Event(), more=given)
     work.site.sql(f"DROP TABLE {InboxTable(work.site.tables).full_name}")
@@ -258,11 +267,19 @@ def test_wrong_setup_ends_the_call_and_blames_no_message(work: Work) -> None:
     assert work.site.read("dead") == []
 
 
+@contextmanager
+def _hiding(site: Site) -> Iterator[psycopg.Connection]:
+    with suppress(Exception), closing(psycopg.connect(site.postgres_url)) as connection:
+        yield connection
+
+
 @pytest.mark.parametrize(
     ("begin_of", "why"),
     [
         (lambda site: site.connect, "the id would be committed alone"),
-        (lambda site: sessionmaker(site.engine()), "it gives Session outside of one"),
+        (lambda site: sessionmaker(site.engine()), "it gives Session outside of a transaction"),
+        (lambda site: lambda: closing(psycopg.connect(site.postgres_url)), "its block ends without COMMIT"),
+        (lambda site: lambda: _hiding(site), "its block hides exceptions"),
         (lambda site: async_engine(site).begin, "to run_async"),
     ],
 )
@@ -278,6 +295,13 @@ async def test_a_pool_of_asyncpg_ends_the_call(site: Site) -> None:
     work.write("tea")
     kafka, stop = {"bootstrap_servers": site.bootstrap_servers}, asyncio.Event()
     async with asyncpg.create_pool(site.postgres_url, min_size=1, max_size=1) as pool:
-        for begin in (pool, pool.acquire):
+
+        @asynccontextmanager
+        async def begun() -> AsyncIterator[Any]:
+            async with pool.acquire() as connection:
+                await connection.transaction().start()
+                yield connection
+
+        for begin in (pool, pool.acquire, begun):
             with pytest.raises(UsageError, match="for asyncpg a function"):
-                await work.inbox.run_async(begin, work._handle_async, kafka, work.topic, stop=stop)
+                await work.inbox.run_async(begin, AsyncMock(), kafka, work.topic, stop=stop)

@@ -15,16 +15,20 @@ from tests.support.harness import wait_until
 
 ROOT = Path(__file__).parents[3]
 PUBLISH = """
-from django.db import transaction
+from django.db import connections, transaction
 from outbox import Message
 from outbox.django import publish, publish_many
-with transaction.atomic():
-    publish(Message("orders", value="tea", key="42"))
-    publish_many([Message("orders"), Message("stock")])
-try:
-    publish(Message("orders", value="alone"))
-except Exception as error:
-    print(type(error).__name__, error)
+connections.databases["other"] = connections.databases["default"]
+def refused():
+    try:
+        publish(Message("orders", value="alone"))
+    except Exception as error:
+        print(type(error).__name__, error)
+with transaction.atomic(), transaction.atomic("other"):
+    refused()
+    publish(Message("orders", value="tea", key="42"), "default")
+    publish_many([Message("orders"), Message("stock")], using="other")
+refused()
 """
 Manage = Callable[..., str]
 
@@ -54,7 +58,7 @@ def test_the_shop_on_postgres(url: str) -> None:
     _manage(url, "migrate", "-v0")
     assert "no issues" in _manage(url, "check", "--database", "default")
     said = _manage(url, "shell", "-v0", "-c", PUBLISH)
-    assert "UsageError" in said
+    assert "UsageError Transactions are open on default and other. Give one" in said
     assert "transaction.atomic()" in said
     waiting = [line.split(" since")[0] for line in _manage(url, "outbox_pending").splitlines()]
     assert waiting == ["orders: 2", "stock: 1"]

@@ -20,7 +20,7 @@ from tests.support.servers import Servers
 ROOT = Path(__file__).parents[3]
 APPLICATIONS = {
     "fastapi": ("postgresql+psycopg_async://", ["uvicorn", "examples.fastapi_app:app", "--uds", "{socket}"]),
-    "fastapi in table mode": ("postgresql://", ["uvicorn", "examples.fastapi_table_app:app", "--uds", "{socket}"]),
+    "table mode": ("postgresql+psycopg://", ["uvicorn", "examples.fastapi_table_app:app", "--uds", "{socket}"]),
     "flask": ("postgresql+psycopg://", ["flask", "--app", "examples.flask_app", "run", "--host", "unix://{socket}"]),
 }
 
@@ -79,7 +79,7 @@ def test_a_web_application_in_table_mode_needs_no_kafka(site: Site) -> None:
     site.create("orders")
     _create_orders(site)
     create(site)
-    with _served(site, "fastapi in table mode", OUTBOX_BOOTSTRAP_SERVERS="", OUTBOX_TABLE_PREFIX=site.name) as client:
+    with _served(site, "table mode", OUTBOX_BOOTSTRAP_SERVERS="", OUTBOX_TABLE_PREFIX=site.name) as client:
         assert client.get("/readyz").status_code == 200
         answer = client.post("/orders", json={"id": 7, "what": "tea"})
         assert answer.status_code == 201, answer.text

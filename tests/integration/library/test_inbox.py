@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -69,25 +68,6 @@ def test_a_message_is_new_once(site: Site, inbox: Inbox, engine: Engine) -> None
     sessions.commit()
     sessions.remove()
     assert _ids(site) == ["a/0", "a/1", "a/2", "a/3"]
-
-
-def test_aiokafka_record_is_new_once(site: Site, inbox: Inbox, engine: Engine) -> None:
-    """Its headers are an attribute, not a method."""
-
-    async def consume() -> list[bool]:
-        made = _async_engine(site)
-        found = []
-        for _ in range(2):
-            async with AsyncSession(made) as session, session.begin():
-                found.append(await inbox.once_async(session, record))
-        await made.dispose()
-        return found
-
-    record = SimpleNamespace(topic="orders", partition=3, offset=7, headers=(("type", b"x"), ("outbox-id", b"a/0")))
-    assert asyncio.run(consume()) == [True, False]
-    with Session(engine) as session, session.begin():
-        assert not inbox.once(session, record)
-    assert _ids(site) == ["a/0"]
 
 
 def test_each_group_has_messages_of_its_own(site: Site, inbox: Inbox, engine: Engine) -> None:

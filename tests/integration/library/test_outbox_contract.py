@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine, event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -438,8 +438,25 @@ def test_publishing_after_the_seal_is_refused(place: Place) -> None:
     assert not place.has(number)
 
 
-def test_two_phase_sessions_are_refused(place: Place) -> None:
-    if isinstance(place, RowsPlace):
+def test_two_phases_commit_rows(place: Place) -> None:
+    """On any number of engines."""
+    if place.has_halves or place.engine.dialect.name == "sqlite":
+        pytest.skip("halves are refused, and SQLite has no two phases")
+    topic, other = place.topic(), {"bind": create_engine(place.engine.url, poolclass=NullPool)}
+    with Session(place.engine, twophase=True) as session:
+        for value, end in (("1", session.commit), ("never", session.rollback), ("2", session.commit)):
+            place.publish(session, topic, value)
+            session.execute(text("SELECT 1"), bind_arguments=other)
+            end()
+    with place.engine.connect() as connection:
+        for value in ("3", "4"):
+            with connection.begin_twophase():
+                place.outbox.publish(connection, Message(topic, value, topic))
+    assert place.published(topic) == ["1", "2", "3", "4"]
+
+
+def test_two_phases_are_refused_for_halves(place: Place) -> None:
+    if not place.has_halves:
         pytest.skip("a row commits with whatever commits its transaction")
     topic = place.topic()
     expected = r"twophase=True.*Use another session"
@@ -449,6 +466,27 @@ def test_two_phase_sessions_are_refused(place: Place) -> None:
         with pytest.raises(UsageError, match="Commit it or roll it back first"), _half(place).transaction(connection):
             pass
         connection.rollback()
+
+
+@pytest.mark.parametrize("publish_first", [True, False])
+def test_one_transaction_over_two_connections_is_refused(place: Place, *, publish_first: bool) -> None:
+    topic, number, halves = place.topic(), place.number(), place.halves()
+    there, other = Table("there", MetaData(), Column("id", Integer)), create_engine("sqlite://")
+    there.create(other)
+
+    def buy() -> None:
+        with Session(place.engine, binds={there: other}) as session, session.begin():
+            place.insert(session, number)
+            if publish_first:
+                place.publish(session, topic, "never")
+            session.execute(there.insert().values(id=number))
+            if not publish_first:
+                place.publish(session, topic, "never")
+
+    with pytest.raises(UsageError, match=r"Publish with a session of one database.*postgresql_readonly"):
+        buy()
+    other.dispose()
+    assert (place.published(topic), place.has(number), place.halves()) == ([], False, halves)
 
 
 def test_a_closed_outbox_refuses(place: Place) -> None:

@@ -30,7 +30,7 @@ class Api:
     def __init__(self, site: Site, folder: Path) -> None:
         self._socket = str(folder / "web")
         self._command = [sys.executable, "-m", "uvicorn", "examples.fastapi_table_app:app", "--uds", self._socket]
-        self._environment = {**site.environment(), "DATABASE_URL": site.postgres_url, "TOPIC": site.topic("orders")}
+        self._environment = {**site.environment(), "TOPIC": site.topic("orders")}
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:

@@ -1,4 +1,4 @@
-"""Sessions at their edges: two connections, threads, forks, listeners, pools; and the life of an outbox."""
+"""Sessions at their edges: threads, forks, listeners, pools; and the life of an outbox."""
 
 import gc
 import subprocess
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, event, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.event import registry as event_registry
 from sqlalchemy.exc import DBAPIError, ProgrammingError
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from outbox import HalfOutbox, Message
-from outbox._publish import sqlalchemy_session
+from outbox._publish import session_connection, sqlalchemy_session
 from outbox.errors import ChannelError, PublishFailed, TransactionFenced, UsageError
 from outbox.protocol.op import OpKind
 from tests.integration.library.test_outbox_contract import JOINED, JoinMode
@@ -30,29 +30,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
     assert not sqlalchemy_session._published
     assert not sqlalchemy_session._sealed
     assert not sqlalchemy_session._sessions
-
-
-@pytest.mark.parametrize("publish_first", [True, False])
-def test_one_transaction_over_two_connections_is_refused(shop: Shop, publish_first: bool) -> None:  # noqa: FBT001 - a parameter
-    topic, number = shop.topic(), shop.number()
-    here = Table(shop.table, MetaData(), Column("id", Integer, primary_key=True), Column("count", Integer))
-    there = Table(f"{shop.table}_there", MetaData(), Column("id", Integer, primary_key=True))
-    other = shop.site.engine()
-    there.create(other, checkfirst=True)
-    before = len(shop.site.halves())
-
-    def buy() -> None:
-        with Session(shop.engine, binds={here: shop.engine, there: other}) as session, session.begin():
-            session.execute(here.insert().values(id=number, count=0))
-            if publish_first:
-                shop.publish(session, topic, "never")
-            session.execute(there.insert().values(id=number))
-            shop.publish(session, topic, "never")
-
-    with pytest.raises(UsageError, match=r"two connections.*Publish with a session of one database"):
-        buy()
-    assert not shop.has(number)
-    assert len(shop.site.halves()) == before
+    assert not session_connection._publishing
 
 
 def test_a_session_is_used_again_after_a_failed_seal(shop: Shop, engine: Engine) -> None:

@@ -441,9 +441,13 @@ def test_both_modes_publish_in_one_session(place: Place, engine: Engine) -> None
     assert [message.value for message in half.published] == [b"half"]
 
 
-def test_a_two_phase_session_may_publish(place: Place, engine: Engine) -> None:
-    with Session(engine, twophase=True) as session, session.begin():
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
+def test_a_follower_is_read_in_a_transaction_with_messages(place: Place, driver: str) -> None:
+    url, follows = sqlalchemy_url(place.url, driver), {"postgresql_readonly": True}
+    engine, follower = (create_engine(url, poolclass=NullPool, execution_options=one) for one in ({}, follows))
+    with Session(engine) as session, session.begin():
         place.outbox.publish(session, Message("orders", b"v"))
+        session.execute(text("SELECT 1"), bind_arguments={"bind": follower})
     assert len(place.rows()) == 1
 
 

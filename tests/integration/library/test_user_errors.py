@@ -311,6 +311,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         "Give either an outbox, or a service and settings",
     ),
     "consumer group": (lambda: Inbox(""), "Use 1 to "),
+    "no attempt": (lambda: Inbox("g").run(WRONG, WRONG, {}, "orders", attempts=0), "Give 1 or more."),
     "no message id": (lambda: Inbox("g").once(WRONG, ""), "a message id has 1 to "),
     "record of no outbox": (
         lambda: Inbox("g").once(WRONG, _record()),
@@ -511,14 +512,13 @@ FAULTS = (
     "Let the trigger leave the table's rows alone",  # tests/integration/library/test_table_copy.py
     # tests/integration/library/test_outbox_contract.py
     *("Use another session", "Commit it or roll it back first", "Publish inside the with block"),
-    "key of the transaction's first message smaller",  # the same
+    *("key of the transaction's first message smaller", "Publish with a session of one database"),  # the same
     "Publish further ones in another one",  # tests/unit/outbox/test_protocol_draft.py
     "Use AsyncOutbox",  # tests/integration/library/test_table_mode.py
     *("Return a LocalTransactionState", "Release it first"),  # tests/integration/library/test_listener.py
     # tests/integration/library/test_transaction.py
     *("nothing was published. Roll it back", "Leave BEGIN, COMMIT and ROLLBACK", "was ended inside the block"),
-    # tests/integration/library/test_session_more.py
-    *("Use tx.savepoint()", "Publish with a session of one database"),
+    "Use tx.savepoint()",  # tests/integration/library/test_session_more.py
     "Use another isolation level",  # tests/integration/library/test_session.py
     # tests/integration/library/test_session_routing.py
     *("The session's connection is read-only", "The session has no engine for publish() to choose"),
@@ -560,6 +560,7 @@ COMMANDS = (
     "\0 does not exist: \0",  # provoked above; the second part is what there is
     # tests/integration: relay/test_table_counts.py, relay/test_tables_only.py, library/test_django_app.py
     *("Drop it, or run this with another role", "do not become each other", "or captured_messages()", "was looked at"),
+    "Give one of them as `using`",  # library/test_django_app.py
     "was not found; \0 could not be read",  # tests/integration/operator/test_one_server_away.py
     *("Let the owner of the tables run", "Table source \0: \0"),  # the second part of this says what to do
 )

@@ -1,5 +1,7 @@
-"""What the loop of `Inbox.run()` stores where the partition of a waiting message goes, and comes back (R88)."""
+"""What the loops of an inbox store where the partition of a waiting message goes and comes back (R88); signals."""
 
+import asyncio
+import signal
 from collections import deque
 from typing import Any
 from unittest.mock import Mock
@@ -8,6 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from outbox._consume import consumer_loop
+from outbox._consume.async_consumer_loop import set_by_signal
 from outbox._consume.consumer_loop import ConsumerLoop
 
 
@@ -33,3 +36,30 @@ def test_nothing_behind_a_message_that_was_left_is_stored_before_it(monkeypatch:
     loop.run()
     assert list(handled) == [first, again]
     consumer.store_offsets.assert_called_once_with(again)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("handled", [True, False])
+def test_signal_ends_the_loop_and_reaches_the_application(number: int, *, handled: bool) -> None:
+    heard: list[int] = []
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            with set_by_signal() as first, set_by_signal() as second:
+                signal.raise_signal(number)
+                await first.wait()
+                await second.wait()
+
+    asked = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(one) for one in asked]
+    try:
+        if handled:
+            for one in asked:
+                signal.signal(one, lambda one, _: heard.append(one))
+        there = [signal.getsignal(one) for one in asked]
+        asyncio.run(main())
+        assert heard == ([number] if handled else [])
+        assert [signal.getsignal(one) for one in asked] == there
+    finally:
+        for one, handler in zip(asked, before, strict=True):
+            signal.signal(one, handler)

@@ -65,12 +65,12 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     """
     job = Audit(spark, settings)
     inputs, halves = job.fix()
-    log.info("Auditing", window=inputs.window.name, halves=_count(inputs))
     output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}")
     for name in ("report.html", "summary.json"):  # of an earlier audit: should this one fail, none shall speak for it
         output.delete(name)
     try:
         databases = job.snapshot(inputs, output)
+        log.info("Auditing", window=inputs.window.name, **_counts(inputs, databases))
         judged = judge(job.evidence(inputs, halves, databases, output), job.circumstances(inputs, databases, halves))
         judged.persist(StorageLevel.DISK_ONLY)
         findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
@@ -216,5 +216,8 @@ def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Searc
     return [Search(topic, time) for topic, time in since.items()]
 
 
-def _count(inputs: Inputs) -> int:
-    return sum(end - start for start, end in inputs.halves.values())
+def _counts(inputs: Inputs, databases: Iterable[Database]) -> dict[str, int]:
+    """Return how much there is to audit, of each mode that is used."""
+    halves = sum(end - start for start, end in inputs.halves.values())
+    rows = sum(database.tables.messages for database in databases if database.tables)
+    return {name: count for name, count in {"halves": halves, "rows": rows}.items() if count}

@@ -93,13 +93,13 @@ _OUTCOMES = {
 _TITLES = {
     "half_to_op_ms": "from the half to its decision",
     "op_to_visible_ms": "from the decision to the real record",
-    "half_to_visible_ms": "from the half to the real record",
+    "half_to_visible_ms": "from the half, or the row, to the real record",
 }
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
 """All control characters but whitespace."""
 
-_SAMPLE = ("transaction_id", "position", "detail", "service", "half", "real", "half_time", "op_time", "copies")
+_SAMPLE = ("transaction_id", "position", "detail", "service", "half or row", "real", "its time", "op_time", "copies")
 
 
 class _Latency(NamedTuple):
@@ -154,14 +154,14 @@ def _latencies(summary: Summary) -> Iterator[_Latency]:
 
 
 def _sample(row: Row) -> tuple[Any, ...]:
-    half = _place("", row.half_partition, row.half_offset)
-    real = _place(f"{row.real_topic}/", row.real_partition, row.real_offset)
+    half = _place("" if row.half_partition is None else f"{row.half_partition}/", row.half_offset)
+    real = _place(f"{row.real_topic}/{row.real_partition}/", row.real_offset)
     ids = (row.transaction_id, row.position, row.detail, row.service)
     return (*ids, half, real, row.half_time, row.op_time, row.copies)
 
 
-def _place(topic: str, partition: int | None, offset: int | None) -> str:
-    return "" if offset is None else f"{topic}{partition}/{offset}"
+def _place(before: str, offset: int | None) -> str:
+    return "" if offset is None else f"{before}{offset}"
 
 
 def _spans_read(inputs: Inputs) -> Iterator[tuple[Any, ...]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
+from pyarrow import compute, parquet
 
 from outbox._postgres.ddl import identifier
 from outbox._postgres.message_table import MessageTable
@@ -89,7 +90,9 @@ def write_table_rows(
         settled = progress.delivered if incarnation == progress.incarnation else -1
         parameters = {**_limits(window), "source": progress.source, "settled": settled}
         write_rows(connection, table.compose(_ROWS), parameters, TABLE_COLUMNS, file)
-    return MessageTables(progress.source, now, purged_until)
+    runs = parquet.read_table(file, columns=["first", "last"])
+    messages = runs.num_rows + (compute.sum(compute.subtract(runs["last"], runs["first"])).as_py() or 0)
+    return MessageTables(progress.source, now, purged_until, messages)
 
 
 def _exists(connection: psycopg.Connection[Any], table: MessageTable) -> bool:

@@ -126,9 +126,13 @@ def test_messages_of_table_mode_are_proven_and_faults_are_found(
     assert summary["verdicts"] == {Verdict.DELIVERED_ONCE: 2 * TRANSACTIONS * 3 // 4 - late + (not tables_only)}
     assert {one["source"] for one in summary["spans"]["tables"].values()} == {SOURCE}
     if tables_only:
+        assert f'"rows": {2 * TRANSACTIONS * 3 // 4}' in audited.said
+        assert '"halves"' not in audited.said
         return  # faults of rows are found alike
     relay.terminate()  # it would deliver the row that waits
     expected = plant(audited)
     report = audited.run("planted", code=Exit.FINDINGS, **role)
     assert findings_of(report) == expected
-    assert SOURCE in (report / "report.html").read_text()
+    page = (report / "report.html").read_text()
+    assert SOURCE in page
+    assert f"<td>{INVENTED + 10}</td>" in page, "a row has no half partition"

@@ -111,7 +111,7 @@ def test_only_what_was_delivered_before_is_settled(place: tuple[Site, SourceTabl
     assert [row["delivered_at"] is not None for row in read] == [True, True, False, False]
     assert [row["transaction_id"] for row in read] == [one.id for one in transactions(window.rows)]
     assert {row["source"] for row in read} == {"shop"}
-    assert (state.source, state.purged_until) == ("shop", None)
+    assert (state.source, state.purged_until, state.messages) == ("shop", None, 5)
     assert WINDOW.start < state.now < WINDOW.end
 
 

@@ -23,6 +23,10 @@ from tests.land_torture.sinking import SinkRun
 from tests.support.harness import Site, wait_until
 from tests.support.land_job import Land, await_work, commands, finish, start
 from tests.support.spark import session
+from tests.support.spark_cluster import Cluster, is_in_batch
+
+BATCH = 3000
+"""So many records that a look sees the batch before it is committed."""
 
 
 @pytest.fixture
@@ -93,6 +97,23 @@ def test_spark_submit_lands_the_same(job: Land) -> None:
     java = {"JAVA_HOME": str(spark_java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
     finish(start(command, java), Exit.OK)
     assert len(job.landed()) == 10
+    assert job.landed() == job.visible()
+
+
+@pytest.mark.long
+def test_a_cluster_lands_each_record_once_while_an_executor_and_a_worker_are_killed(job: Land, tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster") as cluster:
+        process = job.start("--trigger-seconds", "0.2", extra=cluster.start())
+        try:
+            for number, kill in enumerate((None, cluster.kill_executor, cluster.kill_worker), start=1):
+                job.produce(BATCH)
+                if kill is not None:
+                    await_work(process, lambda: is_in_batch(job.checkpoint))
+                    kill()
+                await_work(process, lambda: len(job.landed()) >= BATCH * number)  # noqa: B023 - ends in this round
+            process.terminate()
+        finally:
+            finish(process, Exit.OK)
     assert job.landed() == job.visible()
 
 

@@ -4,7 +4,7 @@ import json
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import structlog
@@ -17,11 +17,12 @@ from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from spark_jobs.auditing.inputs import InputPlan, Search
 from spark_jobs.auditing.judge import Circumstances, judge
+from spark_jobs.auditing.landed import LandedPlan, LandedTable
 from spark_jobs.auditing.report import report
 from spark_jobs.auditing.row_snapshot import open_snapshot, take_snapshot
 from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.settings import AuditSettings
-from spark_jobs.auditing.summary import findings_of, samples_of, summarize
+from spark_jobs.auditing.summary import Summary, findings_of, samples_of, summarize
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import Inputs, TableProgress, Window
 from spark_jobs.records.database_rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
@@ -32,6 +33,7 @@ from spark_jobs.runtime.folder import Folder, upload
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
 from spark_jobs.runtime.source import source_options
 from spark_jobs.runtime.spans import BROKER_SKEW_MS, Spans
+from spark_jobs.tables.delta_output import Output
 
 OPEN_TRANSACTIONS_MS = 30_000
 """How long to wait for Kafka transactions that are open at the end of a topic."""
@@ -52,8 +54,11 @@ _NEVER = 2**62
 log = structlog.get_logger()
 
 
-def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
+def audit(spark: SparkSession, settings: AuditSettings, landed: str = "") -> Exit:
     """Audit a window and write its findings, its summary and its report.
+
+    Args:
+        landed: An output of `land`, whose table is compared with Kafka.
 
     Returns:
         OK if all is proven, FINDINGS if something is wrong, UNPROVABLE if only something cannot be known.
@@ -61,9 +66,10 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     Raises:
         ConfigurationError: The window is not closed, or a database does not answer.
         SourceError: Kafka does not answer, or the channel does not exist.
-        OutputError: The output cannot be written.
+        OutputError: The output cannot be written, or nothing was landed in the other one.
     """
     job = Audit(spark, settings)
+    table = Output(spark, landed) if landed else None
     inputs, halves = job.fix()
     output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}")
     for name in ("report.html", "summary.json"):  # of an earlier audit: should this one fail, none shall speak for it
@@ -78,10 +84,14 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     finally:
         output.delete(ROWS)
         output.delete(TABLE_ROWS)
+    if table is not None:
+        summary = job.with_landed(summary, table)
     samples = samples_of(spark.read.parquet(output.path("findings")), SAMPLES)
     output.put_text("summary.json", json.dumps(summary.document(), indent=2) + "\n")
     output.put_text("report.html", report(summary, samples))
     code = summary.exit_code()
+    for one in summary.differences():
+        log.warning("Differs", **asdict(one))
     log.info("Audited", outcome=code.name, report=f"{output}/report.html", **summary.counts())
     return code
 
@@ -166,6 +176,20 @@ class Audit:
             real_evidence(self.read(inputs.reals), window, inputs.half_ends, began),
             discard_evidence(self.read({f"{channel}.discard": inputs.discards}), topic_id),
         )
+
+    def with_landed(self, summary: Summary, output: Output) -> Summary:
+        """Compare a table of `land` with Kafka."""
+        table, inputs, now = LandedTable(output, self.read), summary.inputs, time.time_ns() // 1_000_000
+        with KafkaOffsets(self._spark, self._settings) as kafka:
+            plan = LandedPlan(kafka, inputs.window, now, BROKER_SKEW_MS, OPEN_TRANSACTIONS_MS)
+            compared = table.compare(plan.spans(table.progress))
+        noted = [
+            {f"{topic}, landed": why for topic, why in notes.items()} for notes in (plan.incomplete, plan.shortened)
+        ]
+        found = replace(
+            inputs, incomplete={**inputs.incomplete, **noted[0]}, shortened={**inputs.shortened, **noted[1]}
+        )
+        return replace(summary, inputs=found, compared={**summary.compared, "landed": compared})
 
     def circumstances(self, inputs: Inputs, databases: list[Database], halves: DataFrame) -> Circumstances:
         """Return what must be known besides."""

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from pyspark.sql import Row
 
 from outbox._service.exit_codes import Exit
+from spark_jobs.auditing.comparison import Comparison
 from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.summary import LATENCIES, PERCENTILES, Summary
 from spark_jobs.auditing.window import Inputs, text_of
@@ -102,6 +103,21 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
 _SAMPLE = ("transaction_id", "position", "detail", "service", "half or row", "real", "its time", "op_time", "copies")
 
 
+class _Kind(NamedTuple):
+    title: str
+    text: str
+    heads: tuple[str, ...]
+
+
+_KINDS = {
+    "landed": _Kind(
+        "The table of land",
+        "Records since the window began, as far as they are landed: place, time, key, value and headers.",
+        ("topic", "partition", "in Kafka", "in the table", "result", "first offsets that differ"),
+    )
+}
+
+
 class _Latency(NamedTuple):
     title: str
     chart: str
@@ -125,6 +141,7 @@ def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
         percentiles=["max" if one == 1 else f"p{one * 100:g}" for one in PERCENTILES],
         samples={verdict: list(map(_sample, rows)) for verdict, rows in samples.items()},
         sample_columns=_SAMPLE,
+        compared=[(_KINDS[kind], list(map(_compared, several))) for kind, several in summary.compared.items()],
         spans=list(_spans_read(summary.inputs)),
         checkpoints=[(key, one.offset, one.metadata) for key, one in sorted(summary.inputs.checkpoints.items())],
         databases=list(map(_database, summary.databases)),
@@ -151,6 +168,11 @@ def _latencies(summary: Summary) -> Iterator[_Latency]:
         if rows:
             chart = latencies_chart(_TITLES[name], dict(list(rows.items())[:MOST_ROWS]), PERCENTILES)
             yield _Latency(_TITLES[name], chart, [(label, *values) for label, values in rows.items()])
+
+
+def _compared(one: Comparison) -> tuple[Any, ...]:
+    offsets = ", ".join(map(str, one.offsets))
+    return one.topic, str(one.part), one.expected, one.found, "differs" if one.differs else "equal", offsets
 
 
 def _sample(row: Row) -> tuple[Any, ...]:

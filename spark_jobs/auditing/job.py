@@ -31,6 +31,7 @@ from spark_jobs.records.evidence import evidence
 from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
 from spark_jobs.runtime.folder import Folder, upload
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
+from spark_jobs.runtime.session import no_rows
 from spark_jobs.runtime.source import source_options
 from spark_jobs.runtime.spans import BROKER_SKEW_MS, Spans
 from spark_jobs.tables.delta_output import Output
@@ -135,7 +136,7 @@ class Audit:
         """Return records of spans, as Spark's Kafka source gives them."""
         wanted = {topic: parts for topic, parts in spans.items() if parts}
         if not wanted:
-            return self._spark.createDataFrame([], KAFKA_COLUMNS)
+            return no_rows(self._spark, KAFKA_COLUMNS)
         options = source_properties(source_options(self._settings, list(wanted)), wanted)
         return self._spark.read.format("kafka").options(**options).load()
 

@@ -20,7 +20,7 @@ from spark_jobs.columns import DAY_COLUMN, OUTBOX_COLUMNS, PROBLEM_COLUMN, RAW_C
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JavaPackage, jvm
-from spark_jobs.runtime.session import DELTA_SETTINGS
+from spark_jobs.runtime.session import DELTA_SETTINGS, no_rows
 from spark_jobs.tables.current_state import CURRENT, CurrentState
 from spark_jobs.tables.delta_table import FORMAT, Table, once
 from spark_jobs.tables.progress import Progress
@@ -91,7 +91,7 @@ class Output(Table):
         return found.rows, found.problems
 
     def _nothing(self) -> DataFrame:
-        return self.spark.createDataFrame([], COLUMNS)
+        return no_rows(self.spark, COLUMNS)
 
     @staticmethod
     def _numbered(rows: DataFrame, batch_id: int) -> DataFrame:

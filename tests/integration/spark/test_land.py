@@ -94,8 +94,9 @@ def test_spark_submit_lands_the_same(job: Land) -> None:
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--jars", jars]
     submit += [part for name, value in DELTA_SETTINGS.items() for part in ("--conf", f"{name}={value}")]
     command = [*submit, str(land_module.__file__), *job.arguments("--available-now")]
-    java = {"JAVA_HOME": str(spark_java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
-    finish(start(command, java), Exit.OK)
+    java = {"JAVA_HOME": str(spark_java_home(find_java()))}
+    python = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": "/no/python/on/executors"}
+    finish(start(command, {**java, **python}), Exit.OK)
     assert len(job.landed()) == 10
     assert job.landed() == job.visible()
 

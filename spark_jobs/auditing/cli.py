@@ -14,7 +14,11 @@ from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, configure_job_log
 @subcommand(AuditSettings)
 def app(
     given: dict[str, Any],
-    landed: Annotated[str, option("Output of land: compare its table with Kafka, too.", "--landed")] = "",
+    *,
+    quick: Annotated[bool, option("Compare only numbers and hashes, and judge no message.", "--quick")] = False,
+    landed: Annotated[
+        str, option("Output of land: compare its table with Kafka, too.", "--landed", metavar="OUTPUT")
+    ] = "",
 ) -> Exit:
     """Prove that each committed message of a closed window is visible once, with Spark.
 
@@ -26,7 +30,7 @@ def app(
     locks = (SPARK_LOCK, DELTA_LOCK) if landed else (SPARK_LOCK,)
     with spark_session(settings.name, settings.spark, locks) as spark:
         try:
-            code = audit(spark, settings, landed)
+            code = audit(spark, settings, quick=quick, landed=landed)
         except JAVA_ERRORS as error:
             fail(f"the audit failed: {reason(error)}", Exit.FAILED)
         except JVM_GONE:

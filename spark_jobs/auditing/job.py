@@ -18,6 +18,7 @@ from outbox._service.exit_codes import Exit
 from spark_jobs.auditing.inputs import InputPlan, Search
 from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.auditing.landed import LandedPlan, LandedTable
+from spark_jobs.auditing.quick import compare_messages
 from spark_jobs.auditing.report import report
 from spark_jobs.auditing.row_snapshot import open_snapshot, take_snapshot
 from spark_jobs.auditing.service_databases import Database
@@ -27,7 +28,7 @@ from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import Inputs, TableProgress, Window
 from spark_jobs.records.database_rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.delivered import Began, real_evidence
-from spark_jobs.records.evidence import evidence
+from spark_jobs.records.evidence import Found, evidence
 from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
 from spark_jobs.runtime.folder import Folder, upload
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
@@ -55,10 +56,11 @@ _NEVER = 2**62
 log = structlog.get_logger()
 
 
-def audit(spark: SparkSession, settings: AuditSettings, landed: str = "") -> Exit:
+def audit(spark: SparkSession, settings: AuditSettings, *, landed: str = "", quick: bool = False) -> Exit:
     """Audit a window and write its findings, its summary and its report.
 
     Args:
+        quick: Compare numbers and hashes, and judge no message: there are no findings.
         landed: An output of `land`, whose table is compared with Kafka.
 
     Returns:
@@ -72,28 +74,32 @@ def audit(spark: SparkSession, settings: AuditSettings, landed: str = "") -> Exi
     job = Audit(spark, settings)
     table = Output(spark, landed) if landed else None
     inputs, halves = job.fix()
-    output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}")
+    output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}{'-quick' if quick else ''}")
     for name in ("report.html", "summary.json"):  # of an earlier audit: should this one fail, none shall speak for it
         output.delete(name)
     try:
         databases = job.snapshot(inputs, output)
         log.info("Auditing", window=inputs.window.name, **_counts(inputs, databases))
-        judged = judge(job.evidence(inputs, halves, databases, output), job.circumstances(inputs, databases, halves))
-        judged.persist(StorageLevel.DISK_ONLY)
-        findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
-        summary = summarize(judged, inputs, databases)
+        found, known = job.found(inputs, halves, databases, output), job.circumstances(inputs, databases, halves)
+        if quick:
+            summary = Summary(inputs, databases, (), {"quick": compare_messages(found, known)})
+        else:
+            judged = judge(evidence(*found), known).persist(StorageLevel.DISK_ONLY)
+            findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
+            summary = summarize(judged, inputs, databases)
     finally:
         output.delete(ROWS)
         output.delete(TABLE_ROWS)
     if table is not None:
         summary = job.with_landed(summary, table)
-    samples = samples_of(spark.read.parquet(output.path("findings")), SAMPLES)
+    samples = {} if quick else samples_of(spark.read.parquet(output.path("findings")), SAMPLES)
     output.put_text("summary.json", json.dumps(summary.document(), indent=2) + "\n")
     output.put_text("report.html", report(summary, samples))
     code = summary.exit_code()
     for one in summary.differences():
         log.warning("Differs", **asdict(one))
-    log.info("Audited", outcome=code.name, report=f"{output}/report.html", **summary.counts())
+    numbers = {f"compared_{kind}": sum(one.found for one in several) for kind, several in summary.compared.items()}
+    log.info("Audited", outcome=code.name, report=f"{output}/report.html", **summary.counts(), **numbers)
     return code
 
 
@@ -160,21 +166,20 @@ class Audit:
                     upload(self._spark, table_file, output, f"{TABLE_ROWS}/{table_file.name}")
         return found
 
-    def evidence(self, inputs: Inputs, halves: DataFrame, databases: Sequence[Database], output: Folder) -> DataFrame:
-        """Everything that was found, in one form."""
+    def found(self, inputs: Inputs, halves: DataFrame, databases: Sequence[Database], output: Folder) -> Found:
+        """Return everything that was found."""
         window, topic_id, channel = inputs.halves, inputs.half_topic_id, inputs.channel
         ops = {f"{channel}.op": inputs.ops, f"{channel}.verdict": inputs.verdicts}
         rows = self._spark.read.schema(COLUMNS).parquet(output.path(ROWS))
-        began, of_tables = began_in(inputs.window, databases), []
-        if any(database.tables for database in databases):
-            read = self._spark.read.schema(TABLE_COLUMNS).parquet(output.path(TABLE_ROWS))
-            of_tables.append(table_evidence(read))
-        return evidence(
+        has_tables = any(database.tables for database in databases)
+        reader = self._spark.read.schema(TABLE_COLUMNS)
+        of_tables = reader.parquet(output.path(TABLE_ROWS)) if has_tables else no_rows(self._spark, TABLE_COLUMNS)
+        return Found(
             halves,
-            *of_tables,
+            table_evidence(of_tables),
             op_evidence(self.read(ops), topic_id, window),
             row_evidence(rows, topic_id, window),
-            real_evidence(self.read(inputs.reals), window, inputs.half_ends, began),
+            real_evidence(self.read(inputs.reals), window, inputs.half_ends, began_in(inputs.window, databases)),
             discard_evidence(self.read({f"{channel}.discard": inputs.discards}), topic_id),
         )
 

@@ -6,6 +6,7 @@ row, or the manifest in the discard topic.
 
 from collections.abc import Mapping
 from functools import reduce
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -49,6 +50,17 @@ MANIFEST = "struct<reason:string,decision:string>"
 """Why a transaction is in the discard topic."""
 
 _COLUMNS = {"message": MESSAGE, "op": OP, "callback": ROW, "manifest": MANIFEST}
+
+
+class Found(NamedTuple):
+    """All frames of an audit; each has `transaction_id` and some of the columns of `evidence`."""
+
+    halves: DataFrame
+    of_tables: DataFrame
+    ops: DataFrame
+    rows: DataFrame
+    reals: DataFrame
+    discards: DataFrame
 
 
 def evidence(*frames: DataFrame) -> DataFrame:

@@ -30,6 +30,7 @@ from tests.support.proving import (
     History,
     Record,
     Told,
+    seen_quickly,
     verdicts,
     wrong,
 )
@@ -380,8 +381,15 @@ CASES: Sequence[Case] = (
 )
 
 
+UNSEEN = {
+    *(on_another_partition, with_another_timestamp, of_another_half),
+    *(undecided, settled_without_a_decision, parked_undecided, unreadable),
+}
+"""What a quick audit does not see."""
+
+
 @functools.cache
-def one_after_the_other() -> tuple[dict[Case, tuple[Expected, set[str]]], Expected]:
+def one_after_the_other() -> tuple[dict[Case, tuple[Expected, set[str]]], Expected, set[str]]:
     """All cases in one history, each on its own transactions, judged at once: a session of Spark is slow to ask."""
     history = History()
     expected: dict[Case, tuple[Expected, set[str]]] = {}
@@ -390,12 +398,12 @@ def one_after_the_other() -> tuple[dict[Case, tuple[Expected, set[str]]], Expect
         planted = case(history)
         ids = {id_ for id_, _ in _ids(history)} - before | {str(id_) for id_, _ in planted}
         expected[case] = (planted, ids)
-    return expected, verdicts(history.judged())
+    return expected, verdicts(history.judged()), history.differing()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_each_history_gets_its_verdict(case: Case) -> None:
-    expected, found = one_after_the_other()
+    expected, found, differing = one_after_the_other()
     planted, ids = expected[case]
     of_the_case = {key: verdict for key, verdict in found.items() if key[0] in ids}
     assert {key: verdict for key, verdict in of_the_case.items() if verdict is not Verdict.DELIVERED_ONCE} == planted
@@ -403,10 +411,12 @@ def test_each_history_gets_its_verdict(case: Case) -> None:
         assert of_the_case == {}
     if case.__name__.startswith("delivered_by"):
         assert len(of_the_case) == 1
+    if case is not of_another_channel:
+        assert ids & differing == (set() if case in UNSEEN else seen_quickly(planted))
 
 
 def test_each_verdict_has_a_case() -> None:
-    expected, found = one_after_the_other()
+    expected, found, _ = one_after_the_other()
     planted = {verdict for case, _ in expected.values() for verdict in case.values()}
     others = {Verdict.DELIVERED_ONCE, Verdict.FOREIGN}  # the latter takes a service without a database
     assert planted | others == set(Verdict)

@@ -122,6 +122,8 @@ def test_messages_of_table_mode_are_proven_and_faults_are_found(
     tell(audited)
     role = {"OUTBOX_POSTGRES_URL": checker(site)}
     summary = summary_of(audited.run("clean", code=Exit.OK, **role))
+    quick = summary_of(audited.run("quick", "--quick", code=Exit.OK, **role))["compared"]["quick"]
+    assert sum(one["found"] for one in quick) == sum(summary["verdicts"].values())
     late = summary["verdicts"].pop(Verdict.LATE, 0)  # on a busy machine
     assert summary["verdicts"] == {Verdict.DELIVERED_ONCE: 2 * TRANSACTIONS * 3 // 4 - late + (not tables_only)}
     assert {one["source"] for one in summary["spans"]["tables"].values()} == {SOURCE}
@@ -133,6 +135,8 @@ def test_messages_of_table_mode_are_proven_and_faults_are_found(
     expected = plant(audited)
     report = audited.run("planted", code=Exit.FINDINGS, **role)
     assert findings_of(report) == expected
+    quick = audited.run("quick-planted", "--quick", code=Exit.FINDINGS, **role)
+    assert "<td>differs</td>" in (quick / "report.html").read_text()
     page = (report / "report.html").read_text()
     assert SOURCE in page
     assert f"<td>{INVENTED + 10}</td>" in page, "a row has no half partition"

@@ -45,7 +45,7 @@ def test_committed_records_land_once_and_aborted_ones_never(job: Land) -> None:
     assert first == job.visible()
     job.produce(5, commit=False)
     job.produce(7)
-    said = job.run("--max-offsets-per-trigger", "6")
+    said = job.run(extra={"OUTBOX_MAX_OFFSETS_PER_TRIGGER": "6"})
     assert len(job.landed()) == 28
     assert job.landed() == job.visible()
     batches = job.batches()
@@ -170,7 +170,7 @@ def test_what_kafka_does_not_have_is_named_in_one_line(job: Land, given: tuple[s
 def test_the_table_is_maintained_and_has_what_is_malformed_with_the_reason(job: Land) -> None:
     job.produce(6)
     job.site.produce(job.topic, b"malformed", headers=[("outbox-id", b"?")])
-    job.run("--max-offsets-per-trigger", "3")
+    job.run(extra={"OUTBOX_MAX_OFFSETS_PER_TRIGGER": "3"})
     before, table = job.landed(), Output(session(), str(job.table))
     [malformed] = table.read().where("problem IS NOT NULL").collect()
     assert (malformed.problem, bytes(malformed.value)) == ("MALFORMED_ID", b"malformed")

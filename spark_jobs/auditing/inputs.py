@@ -8,26 +8,14 @@
 The snapshots of the databases come after all of these.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from outbox.protocol.names import Channel, Place
 from spark_jobs.auditing.window import Inputs, Window
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, Topic
 from spark_jobs.runtime.spans import Checkpoint, Span
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What a real topic must be searched for.
-
-    Args:
-        since: The earliest timestamp that a record of the window can have there, ms since 1970.
-    """
-
-    topic: str
-    since: int
 
 
 class SpanPlan:
@@ -109,9 +97,9 @@ class InputPlan(SpanPlan):
         window, halves = self._window, self._halves
         return Inputs(self._channel.name, self._half.id, window, halves, checkpoints=self._checkpoints)
 
-    def finish(self, searches: Iterable[Search]) -> Inputs:
-        """Fix the rest, once the halves have named the real topics."""
-        reals = dict(self._real_spans({search.topic: search.since for search in searches}))
+    def finish(self, since: Mapping[str, int]) -> Inputs:
+        """Fix the rest, once it is known which real topics must be searched, and how far back, ms since 1970."""
+        reals = dict(self._real_spans(since))
         ops, verdicts = (self._ops(name) for name in (self._channel.op_topic, self._channel.verdict_topic))
         half_ends = self._kafka.ends(self._half.places())
         return Inputs(

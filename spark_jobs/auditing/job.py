@@ -15,7 +15,7 @@ from pyspark.storagelevel import StorageLevel
 from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
-from spark_jobs.auditing.inputs import InputPlan, Search
+from spark_jobs.auditing.inputs import InputPlan
 from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.auditing.landed import LandedPlan, LandedTable
 from spark_jobs.auditing.quick import compare_messages
@@ -121,12 +121,12 @@ class Audit:
             plan = InputPlan(kafka, channel, window, now, BROKER_SKEW_MS, OPEN_TRANSACTIONS_MS)
             halves = self._halves(plan.begun())
             tables, named = self._tables(window)
-            searched = merged([*searches(halves, self._settings.topic_names(), window.start), *named])
+            searched = merged([*searches(halves, self._settings.topic_names(), window.start).items(), *named])
             return replace(plan.finish(searched), tables=tables), halves
 
-    def _tables(self, window: Window) -> tuple[dict[str, TableProgress], list[Search]]:
+    def _tables(self, window: Window) -> tuple[dict[str, TableProgress], list[tuple[str, int]]]:
         """Return how far message tables are delivered, and the topics of their rows; before topics' ends are taken."""
-        progress, searched = dict[str, TableProgress](), list[Search]()
+        progress, searched = dict[str, TableProgress](), list[tuple[str, int]]()
         for name, database in self._databases.items():
             with open_snapshot(name, database) as connection:
                 if (found := read_progress(connection, MessageTable(database.table_names()), window)) is not None:
@@ -220,15 +220,15 @@ def began_in(window: Window, databases: Sequence[Database]) -> Began:
     return Began(window.start, window.end, now + CLOCK_SKEW_MS)
 
 
-def merged(several: Iterable[Search]) -> list[Search]:
-    """Return one search for each topic, as far back as any of its searches."""
+def merged(several: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return for each topic the earliest time, out of several pairs of a topic and a time."""
     since: dict[str, int] = {}
-    for search in several:
-        since[search.topic] = min(search.since, since.get(search.topic, search.since))
-    return [Search(topic, time) for topic, time in since.items()]
+    for topic, at in several:
+        since[topic] = min(at, since.get(topic, at))
+    return since
 
 
-def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Search]:
+def searches(halves: DataFrame, also: Collection[str], start: int) -> dict[str, int]:
     """Return the real topics to search, and how far back records can be there.
 
     From the window's start, before which no half of it was appended: a topic may have the broker's time, whatever
@@ -242,8 +242,7 @@ def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Searc
     """
     earliest = f.unix_millis(f.min("message.sent")).alias("since")
     named = halves.where("message.topic is not null").groupBy("message.topic").agg(earliest).collect()
-    since = dict.fromkeys(also, start) | {row.topic: min(row.since, start) for row in named}
-    return [Search(topic, time) for topic, time in since.items()]
+    return dict.fromkeys(also, start) | {row.topic: min(row.since, start) for row in named}
 
 
 def _counts(inputs: Inputs, databases: Iterable[Database]) -> dict[str, int]:

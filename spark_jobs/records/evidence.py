@@ -70,10 +70,9 @@ def evidence(*frames: DataFrame) -> DataFrame:
 
 def _whole(frame: DataFrame) -> DataFrame:
     present = set(frame.columns)
-    columns = [
-        (f.col(name) if name in present else f.lit(None)).cast(form).alias(name) for name, form in _COLUMNS.items()
-    ]
-    return frame.select("transaction_id", *columns)
+    # What is present has its form already; a cast would copy each struct, and hide its fields from Spark's optimizer.
+    absent = {name: f.lit(None).cast(form) for name, form in _COLUMNS.items() if name not in present}
+    return frame.withColumns(absent).select("transaction_id", *_COLUMNS)
 
 
 def message(**fields: Column) -> Column:

@@ -96,7 +96,10 @@ def half_evidence(records: DataFrame, unsettled: Mapping[int, Sequence[range]]) 
         .alias("_options"),
     )
     read = texts.select("*", f.coalesce(_readable(), f.lit(False)).alias("_readable"))
-    marked = read.join(f.broadcast(_offsets(read, unsettled)), ["partition", "offset"], "left")
+    if any(unsettled.values()):
+        marked = read.join(f.broadcast(_offsets(read, unsettled)), ["partition", "offset"], "left")
+    else:
+        marked = read.withColumn("_unsettled", f.lit(False))
     partition, offset = f.col("partition"), f.col("offset")
     # What is readable has the forms above; cutting it at their separators costs a tenth of what capturing would.
     transaction_id = f.when(f.col("_readable"), f.substring("_transaction", len(_VERSION) + 1, UUID_LENGTH))

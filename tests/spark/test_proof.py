@@ -425,26 +425,6 @@ def test_each_verdict_has_a_case() -> None:
 
 # --- faults planted into a history that is right
 
-FAULTS: Sequence[Case] = (
-    lost,
-    torn,
-    visible_without_a_row,
-    visible_though_rolled_back,
-    made_by_hand,
-    doubled,
-    on_another_topic,
-    with_another(value=b"other"),
-    behind_a_later_one,
-    undecided,
-    in_the_discard_topic,
-    ops_against_each_other,
-    op_of_nothing,
-    row_of_nothing,
-    row_of_another_offset,
-    decided_after_the_grace,
-    of_another_incarnation,
-)
-
 
 def busy(chance: random.Random, transactions: int, faults: Sequence[Case] = ()) -> tuple[History, Expected]:
     """A history of all kinds of transactions that are right, with faults at random places; who is expected where."""
@@ -470,7 +450,7 @@ def busy(chance: random.Random, transactions: int, faults: Sequence[Case] = ()) 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_each_fault_is_found_where_it_was_planted_and_nowhere_else(seed: int) -> None:
-    history, expected = busy(random.Random(seed), 150, FAULTS)
+    history, expected = busy(random.Random(seed), 150, CASES)
     random.Random(seed).shuffle(history.halves)  # evidence has no order
     assert wrong(history.judged()) == expected
 

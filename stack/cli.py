@@ -28,7 +28,6 @@ app = typer.Typer(help="Run a Kafka and a Postgres on this machine, without Dock
 def up(
     *,
     brokers: Annotated[int, typer.Option(min=1, help="Kafka nodes: 1, or 3 for replication.")] = 1,
-    standby: Annotated[bool, typer.Option("--standby", help="Add a Postgres standby that commits wait for.")] = False,
     kafka_port: Annotated[int | None, typer.Option(help="Kafka's first port; by default any.")] = None,
     postgres_port: Annotated[int | None, typer.Option(help="Port of Postgres; by default any.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to keep the data in; by default none is kept.")] = None,
@@ -40,7 +39,6 @@ def up(
         console = Console(stderr=True)
         stack = Stack(
             brokers=brokers,
-            standby=standby,
             kafka_port=kafka_port,
             postgres_port=postgres_port,
             data_dir=data_dir,
@@ -109,7 +107,6 @@ def _table(stack: Stack) -> Table:
     table = Table("", "listens on", "role and database")
     table.add_column("log", overflow="fold")
     table.add_row("Kafka", stack.bootstrap_servers.replace(",", "\n"), "", str(stack.kafka.log()))
-    for name, server in (("Postgres", stack.postgres), ("standby", stack.standby)):
-        if server:
-            table.add_row(name, f"{HOST}:{server.port}", f"{ROLE}, {DATABASE}", str(server.log))
+    postgres = stack.postgres
+    table.add_row("Postgres", f"{HOST}:{postgres.port}", f"{ROLE}, {DATABASE}", str(postgres.log))
     return table

@@ -108,7 +108,7 @@ class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"
 
     OPTIONS: ClassVar[tuple[str, ...]] = (
         *("topics", "output", "checkpoint", "bootstrap_servers", "available_now", "trigger_seconds"),
-        *("accept_gap", "max_offsets_per_trigger", "kafka_java", "current"),
+        *("accept_gap", "kafka_java", "current"),
     )
 
     available_now: bool = setting(default=False, text="Land what is there now and end.")

@@ -8,8 +8,8 @@
 The snapshots of the databases come after all of these.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from outbox.protocol.names import Channel, Place
 from spark_jobs.auditing.window import Inputs, Window
@@ -18,38 +18,60 @@ from spark_jobs.runtime.kafka_offsets import KafkaOffsets, Topic
 from spark_jobs.runtime.spans import Checkpoint, Span
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What a real topic must be searched for.
-
-    Args:
-        since: The earliest timestamp that a record of the window can have there, ms since 1970.
-    """
-
-    topic: str
-    since: int
-
-
-class InputPlan:
-    """Fixes the spans, step by step.
+class SpanPlan:
+    """Finds where spans of topics begin and end, and notes what of them cannot be read.
 
     Args:
         now: ms since 1970.
         clock_skew: ms by which the clocks of two brokers may differ.
         patience: ms that open Kafka transactions are waited for.
+
+    Attributes:
+        incomplete: Why a topic cannot be read as it should, by topic.
+        shortened: Topics of which Kafka has removed what should be old, and where.
     """
 
-    def __init__(
-        self, kafka: KafkaOffsets, channel: Channel, window: Window, now: int, clock_skew: int, patience: int
-    ) -> None:
+    def __init__(self, kafka: KafkaOffsets, window: Window, now: int, clock_skew: int, patience: int) -> None:
         self._kafka = kafka
-        self._channel = channel
         self._window = window
         self._now = now
         self._clock_skew = clock_skew
         self._patience = patience
-        self._incomplete: dict[str, str] = {}
-        self._shortened: dict[str, str] = {}
+        self.incomplete: dict[str, str] = {}
+        self.shortened: dict[str, str] = {}
+
+    def _committed_ends(self, topic: Topic) -> dict[Place, int]:
+        ends, open_ = self._kafka.committed_ends(topic.places(), self._patience)
+        for name, number in sorted(open_):
+            self._note(name, f"a Kafka transaction stays open in partition {number} at offset {ends[name, number]}")
+        return ends
+
+    def _since(self, topic: Topic, time: int, ends: Mapping[Place, int]) -> dict[Place, int]:
+        """Where records of this time or later begin; notes if Kafka may have removed some of them."""
+        beginnings, found = self._kafka.beginnings(topic.places()), self._times(topic, time)
+        starts = {place: at if 0 <= at <= ends[place] else ends[place] for place, at in found.items()}
+        by_age_only = not topic.by_size and (topic.retention is None or time > self._now - topic.retention)
+        for place, start in starts.items():
+            if 0 < beginnings[place] >= start:
+                why = f"partition {place[1]} begins at offset {beginnings[place]}: earlier ones are gone"
+                add_note(self.shortened if by_age_only else self.incomplete, topic.name, why)
+        return starts
+
+    def _times(self, topic: Topic, time: int) -> dict[Place, int]:
+        return self._kafka.since(topic.places(), time)
+
+    def _note(self, topic: str, why: str) -> None:
+        add_note(self.incomplete, topic, why)
+
+
+class InputPlan(SpanPlan):
+    """Fixes the spans of an audit, step by step."""
+
+    def __init__(
+        self, kafka: KafkaOffsets, channel: Channel, window: Window, now: int, clock_skew: int, patience: int
+    ) -> None:
+        super().__init__(kafka, window, now, clock_skew, patience)
+        self._channel = channel
         names = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)
         self._internal = kafka.topics(names)
         if not self._internal:  # a channel of message tables only has no half
@@ -75,9 +97,9 @@ class InputPlan:
         window, halves = self._window, self._halves
         return Inputs(self._channel.name, self._half.id, window, halves, checkpoints=self._checkpoints)
 
-    def finish(self, searches: Iterable[Search]) -> Inputs:
-        """Fix the rest, once the halves have named the real topics."""
-        reals = dict(self._real_spans({search.topic: search.since for search in searches}))
+    def finish(self, since: Mapping[str, int]) -> Inputs:
+        """Fix the rest, once it is known which real topics must be searched, and how far back, ms since 1970."""
+        reals = dict(self._real_spans(since))
         ops, verdicts = (self._ops(name) for name in (self._channel.op_topic, self._channel.verdict_topic))
         half_ends = self._kafka.ends(self._half.places())
         return Inputs(
@@ -91,8 +113,8 @@ class InputPlan:
             self._discards,
             reals,
             self._checkpoints,
-            self._incomplete,
-            {topic: why for topic, why in self._shortened.items() if topic in reals},
+            self.incomplete,
+            {topic: why for topic, why in self.shortened.items() if topic in reals},
         )
 
     def _ops(self, name: str) -> dict[int, Span]:
@@ -128,31 +150,9 @@ class InputPlan:
             ends = self._committed_ends(topic)
             yield name, _spans(self._since(topic, since[name] - self._clock_skew, ends), ends)
 
-    def _committed_ends(self, topic: Topic) -> dict[Place, int]:
-        ends, open_ = self._kafka.committed_ends(topic.places(), self._patience)
-        for name, number in sorted(open_):
-            self._note(name, f"a Kafka transaction stays open in partition {number} at offset {ends[name, number]}")
-        return ends
 
-    def _since(self, topic: Topic, time: int, ends: Mapping[Place, int]) -> dict[Place, int]:
-        """Where records of this time or later begin; notes if Kafka may have removed some of them."""
-        beginnings, found = self._kafka.beginnings(topic.places()), self._times(topic, time)
-        starts = {place: at if 0 <= at <= ends[place] else ends[place] for place, at in found.items()}
-        by_age_only = not topic.by_size and (topic.retention is None or time > self._now - topic.retention)
-        for place, start in starts.items():
-            if 0 < beginnings[place] >= start:
-                why = f"partition {place[1]} begins at offset {beginnings[place]}: earlier ones are gone"
-                _add(self._shortened if by_age_only else self._incomplete, topic.name, why)
-        return starts
-
-    def _times(self, topic: Topic, time: int) -> dict[Place, int]:
-        return self._kafka.since(topic.places(), time)
-
-    def _note(self, topic: str, why: str) -> None:
-        _add(self._incomplete, topic, why)
-
-
-def _add(notes: dict[str, str], topic: str, why: str) -> None:
+def add_note(notes: dict[str, str], topic: str, why: str) -> None:
+    """Note something of a topic, behind what is noted of it already."""
     before = notes.get(topic)
     notes[topic] = f"{before}; {why}" if before else why
 

@@ -4,7 +4,7 @@ import json
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import structlog
@@ -15,23 +15,27 @@ from pyspark.storagelevel import StorageLevel
 from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
-from spark_jobs.auditing.inputs import InputPlan, Search
+from spark_jobs.auditing.inputs import InputPlan
 from spark_jobs.auditing.judge import Circumstances, judge
+from spark_jobs.auditing.landed import LandedPlan, LandedTable
+from spark_jobs.auditing.quick import compare_messages
 from spark_jobs.auditing.report import report
 from spark_jobs.auditing.row_snapshot import open_snapshot, take_snapshot
 from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.settings import AuditSettings
-from spark_jobs.auditing.summary import findings_of, samples_of, summarize
+from spark_jobs.auditing.summary import Summary, findings_of, samples_of, summarize
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import Inputs, TableProgress, Window
 from spark_jobs.records.database_rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.delivered import Began, real_evidence
-from spark_jobs.records.evidence import evidence
+from spark_jobs.records.evidence import Found, evidence
 from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
 from spark_jobs.runtime.folder import Folder, upload
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
+from spark_jobs.runtime.session import no_rows
 from spark_jobs.runtime.source import source_options
 from spark_jobs.runtime.spans import BROKER_SKEW_MS, Spans
+from spark_jobs.tables.delta_output import Output
 
 OPEN_TRANSACTIONS_MS = 30_000
 """How long to wait for Kafka transactions that are open at the end of a topic."""
@@ -52,8 +56,12 @@ _NEVER = 2**62
 log = structlog.get_logger()
 
 
-def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
+def audit(spark: SparkSession, settings: AuditSettings, *, landed: str = "", quick: bool = False) -> Exit:
     """Audit a window and write its findings, its summary and its report.
+
+    Args:
+        quick: Compare numbers and hashes, and judge no message: there are no findings.
+        landed: An output of `land`, whose table is compared with Kafka.
 
     Returns:
         OK if all is proven, FINDINGS if something is wrong, UNPROVABLE if only something cannot be known.
@@ -61,28 +69,37 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     Raises:
         ConfigurationError: The window is not closed, or a database does not answer.
         SourceError: Kafka does not answer, or the channel does not exist.
-        OutputError: The output cannot be written.
+        OutputError: The output cannot be written, or nothing was landed in the other one.
     """
     job = Audit(spark, settings)
+    table = Output(spark, landed) if landed else None
     inputs, halves = job.fix()
-    log.info("Auditing", window=inputs.window.name, halves=_count(inputs))
-    output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}")
+    output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}{'-quick' if quick else ''}")
     for name in ("report.html", "summary.json"):  # of an earlier audit: should this one fail, none shall speak for it
         output.delete(name)
     try:
         databases = job.snapshot(inputs, output)
-        judged = judge(job.evidence(inputs, halves, databases, output), job.circumstances(inputs, databases, halves))
-        judged.persist(StorageLevel.DISK_ONLY)
-        findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
-        summary = summarize(judged, inputs, databases)
+        log.info("Auditing", window=inputs.window.name, **_counts(inputs, databases))
+        found, known = job.found(inputs, halves, databases, output), job.circumstances(inputs, databases, halves)
+        if quick:
+            summary = Summary(inputs, databases, (), {"quick": compare_messages(found, known)})
+        else:
+            judged = judge(evidence(*found), known).persist(StorageLevel.DISK_ONLY)
+            findings_of(judged).write.mode("overwrite").parquet(output.path("findings"))
+            summary = summarize(judged, inputs, databases)
     finally:
         output.delete(ROWS)
         output.delete(TABLE_ROWS)
-    samples = samples_of(spark.read.parquet(output.path("findings")), SAMPLES)
+    if table is not None:
+        summary = job.with_landed(summary, table)
+    samples = {} if quick else samples_of(spark.read.parquet(output.path("findings")), SAMPLES)
     output.put_text("summary.json", json.dumps(summary.document(), indent=2) + "\n")
     output.put_text("report.html", report(summary, samples))
     code = summary.exit_code()
-    log.info("Audited", outcome=code.name, report=f"{output}/report.html", **summary.counts())
+    for one in summary.differences():
+        log.warning("Differs", **asdict(one))
+    numbers = {f"compared_{kind}": sum(one.found for one in several) for kind, several in summary.compared.items()}
+    log.info("Audited", outcome=code.name, report=f"{output}/report.html", **summary.counts(), **numbers)
     return code
 
 
@@ -104,12 +121,12 @@ class Audit:
             plan = InputPlan(kafka, channel, window, now, BROKER_SKEW_MS, OPEN_TRANSACTIONS_MS)
             halves = self._halves(plan.begun())
             tables, named = self._tables(window)
-            searched = merged([*searches(halves, self._settings.topic_names(), window.start), *named])
+            searched = merged([*searches(halves, self._settings.topic_names(), window.start).items(), *named])
             return replace(plan.finish(searched), tables=tables), halves
 
-    def _tables(self, window: Window) -> tuple[dict[str, TableProgress], list[Search]]:
+    def _tables(self, window: Window) -> tuple[dict[str, TableProgress], list[tuple[str, int]]]:
         """Return how far message tables are delivered, and the topics of their rows; before topics' ends are taken."""
-        progress, searched = dict[str, TableProgress](), list[Search]()
+        progress, searched = dict[str, TableProgress](), list[tuple[str, int]]()
         for name, database in self._databases.items():
             with open_snapshot(name, database) as connection:
                 if (found := read_progress(connection, MessageTable(database.table_names()), window)) is not None:
@@ -125,7 +142,7 @@ class Audit:
         """Return records of spans, as Spark's Kafka source gives them."""
         wanted = {topic: parts for topic, parts in spans.items() if parts}
         if not wanted:
-            return self._spark.createDataFrame([], KAFKA_COLUMNS)
+            return no_rows(self._spark, KAFKA_COLUMNS)
         options = source_properties(source_options(self._settings, list(wanted)), wanted)
         return self._spark.read.format("kafka").options(**options).load()
 
@@ -149,23 +166,36 @@ class Audit:
                     upload(self._spark, table_file, output, f"{TABLE_ROWS}/{table_file.name}")
         return found
 
-    def evidence(self, inputs: Inputs, halves: DataFrame, databases: Sequence[Database], output: Folder) -> DataFrame:
-        """Everything that was found, in one form."""
+    def found(self, inputs: Inputs, halves: DataFrame, databases: Sequence[Database], output: Folder) -> Found:
+        """Return everything that was found."""
         window, topic_id, channel = inputs.halves, inputs.half_topic_id, inputs.channel
         ops = {f"{channel}.op": inputs.ops, f"{channel}.verdict": inputs.verdicts}
         rows = self._spark.read.schema(COLUMNS).parquet(output.path(ROWS))
-        began, of_tables = began_in(inputs.window, databases), []
-        if any(database.tables for database in databases):
-            read = self._spark.read.schema(TABLE_COLUMNS).parquet(output.path(TABLE_ROWS))
-            of_tables.append(table_evidence(read))
-        return evidence(
+        has_tables = any(database.tables for database in databases)
+        reader = self._spark.read.schema(TABLE_COLUMNS)
+        of_tables = reader.parquet(output.path(TABLE_ROWS)) if has_tables else no_rows(self._spark, TABLE_COLUMNS)
+        return Found(
             halves,
-            *of_tables,
+            table_evidence(of_tables),
             op_evidence(self.read(ops), topic_id, window),
             row_evidence(rows, topic_id, window),
-            real_evidence(self.read(inputs.reals), window, inputs.half_ends, began),
+            real_evidence(self.read(inputs.reals), window, inputs.half_ends, began_in(inputs.window, databases)),
             discard_evidence(self.read({f"{channel}.discard": inputs.discards}), topic_id),
         )
+
+    def with_landed(self, summary: Summary, output: Output) -> Summary:
+        """Compare a table of `land` with Kafka."""
+        table, inputs, now = LandedTable(output, self.read), summary.inputs, time.time_ns() // 1_000_000
+        with KafkaOffsets(self._spark, self._settings) as kafka:
+            plan = LandedPlan(kafka, inputs.window, now, BROKER_SKEW_MS, OPEN_TRANSACTIONS_MS)
+            compared = table.compare(plan.spans(table.progress))
+        noted = [
+            {f"{topic}, landed": why for topic, why in notes.items()} for notes in (plan.incomplete, plan.shortened)
+        ]
+        found = replace(
+            inputs, incomplete={**inputs.incomplete, **noted[0]}, shortened={**inputs.shortened, **noted[1]}
+        )
+        return replace(summary, inputs=found, compared={**summary.compared, "landed": compared})
 
     def circumstances(self, inputs: Inputs, databases: list[Database], halves: DataFrame) -> Circumstances:
         """Return what must be known besides."""
@@ -190,15 +220,15 @@ def began_in(window: Window, databases: Sequence[Database]) -> Began:
     return Began(window.start, window.end, now + CLOCK_SKEW_MS)
 
 
-def merged(several: Iterable[Search]) -> list[Search]:
-    """Return one search for each topic, as far back as any of its searches."""
+def merged(several: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return for each topic the earliest time, out of several pairs of a topic and a time."""
     since: dict[str, int] = {}
-    for search in several:
-        since[search.topic] = min(search.since, since.get(search.topic, search.since))
-    return [Search(topic, time) for topic, time in since.items()]
+    for topic, at in several:
+        since[topic] = min(at, since.get(topic, at))
+    return since
 
 
-def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Search]:
+def searches(halves: DataFrame, also: Collection[str], start: int) -> dict[str, int]:
     """Return the real topics to search, and how far back records can be there.
 
     From the window's start, before which no half of it was appended: a topic may have the broker's time, whatever
@@ -212,9 +242,11 @@ def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Searc
     """
     earliest = f.unix_millis(f.min("message.sent")).alias("since")
     named = halves.where("message.topic is not null").groupBy("message.topic").agg(earliest).collect()
-    since = dict.fromkeys(also, start) | {row.topic: min(row.since, start) for row in named}
-    return [Search(topic, time) for topic, time in since.items()]
+    return dict.fromkeys(also, start) | {row.topic: min(row.since, start) for row in named}
 
 
-def _count(inputs: Inputs) -> int:
-    return sum(end - start for start, end in inputs.halves.values())
+def _counts(inputs: Inputs, databases: Iterable[Database]) -> dict[str, int]:
+    """Return how much there is to audit, of each mode that is used."""
+    halves = sum(end - start for start, end in inputs.halves.values())
+    rows = sum(database.tables.messages for database in databases if database.tables)
+    return {name: count for name, count in {"halves": halves, "rows": rows}.items() if count}

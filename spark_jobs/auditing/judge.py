@@ -94,7 +94,7 @@ def _with_facts(evidence: DataFrame) -> DataFrame:
     bystander = op["source"] != OpSource.OPERATOR
     commits = bystander & (op["kind"] == OpKind.COMMIT) & (op["positions"] != "-")
     decides = op["kind"].isin(OpKind.COMMIT, OpKind.ROLLBACK)
-    listing = f.struct(op["partition"], op["positions"], op["first"], op["last"])
+    listing = _listing()
     facts = {
         "row": f.max("callback"),
         "manifest": f.max("manifest"),
@@ -103,7 +103,7 @@ def _with_facts(evidence: DataFrame) -> DataFrame:
         "dropped": f.count_if(~bystander & (op["kind"] == OpKind.ROLLBACK)),
         "lowest_listing": f.min(f.when(commits, listing)),
         "highest_listing": f.max(f.when(commits, listing)),
-        "listing": f.max_by(listing, f.when(op["kind"] == OpKind.COMMIT, op["time"])),
+        "listing": last_listing(),
         "decided": f.min(f.coalesce(f.when(decides, op["time"]), f.col("message.decided"))),
         "orphan": f.min(f.when(op["contained"], f.struct(op["partition"], op["offset"], op["time"]))),
         "truth": f.max("message.truth"),
@@ -118,6 +118,15 @@ def _with_facts(evidence: DataFrame) -> DataFrame:
     return placed.select("*", f.struct(*(fact.over(whole).alias(name) for name, fact in facts.items())).alias("facts"))
 
 
+def last_listing() -> Column:
+    """Return what the last op marker of a transaction lists that commits; an aggregate."""
+    return f.max_by(_listing(), f.when(f.col("op.kind") == OpKind.COMMIT, f.col("op.time")))
+
+
+def _listing() -> Column:
+    return f.struct(*(f.col(f"op.{name}") for name in ("partition", "positions", "first", "last")))
+
+
 def _messages(rows: DataFrame) -> DataFrame:
     """One row for each message: its half (the one that counts, else the first), its records, the facts.
 
@@ -130,7 +139,7 @@ def _messages(rows: DataFrame) -> DataFrame:
         "transaction_id", "position", "facts", f.coalesce("message", alone).alias("one")
     )
     one = f.col("one")
-    marked = sides.select("*", f.coalesce((one["side"] == HALF) & _counts(), f.lit(False)).alias("counts"))
+    marked = sides.select("*", f.coalesce((one["side"] == HALF) & counts(), f.lit(False)).alias("counts"))
     half, real = f.when(one["side"] == HALF, one), f.when(one["side"] == REAL, one)
     place = f.struct(one["topic"], one["partition"], one["offset"])
     return marked.groupBy("transaction_id", "position").agg(
@@ -145,8 +154,11 @@ def _messages(rows: DataFrame) -> DataFrame:
     )
 
 
-def _counts() -> Column:
-    """Whether a half counts: its transaction is committed, and the decision lists it, by position and offsets."""
+def counts() -> Column:
+    """Whether the half `one` counts: its transaction is committed, and the decision lists it, by position and offsets.
+
+    Of the `facts` of its transaction it takes the row, the last listing and the truth.
+    """
     facts, half = f.col("facts"), f.col("one")
     row, listing = facts["row"], facts["listing"]
     by_row = row["here"] & (row["state"] == COMMITTED) & _is_listed(half, row)

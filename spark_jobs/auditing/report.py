@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from pyspark.sql import Row
 
 from outbox._service.exit_codes import Exit
+from spark_jobs.auditing.comparison import Comparison
 from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.summary import LATENCIES, PERCENTILES, Summary
 from spark_jobs.auditing.window import Inputs, text_of
@@ -90,16 +91,40 @@ _OUTCOMES = {
     Exit.UNPROVABLE: "nothing is known to be wrong, but not all can be proven",
 }
 
+_QUICK_OUTCOMES = _OUTCOMES | {Exit.OK: "as many messages are visible as are committed, with the same hashes"}
+
 _TITLES = {
     "half_to_op_ms": "from the half to its decision",
     "op_to_visible_ms": "from the decision to the real record",
-    "half_to_visible_ms": "from the half to the real record",
+    "half_to_visible_ms": "from the half, or the row, to the real record",
 }
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
 """All control characters but whitespace."""
 
-_SAMPLE = ("transaction_id", "position", "detail", "service", "half", "real", "half_time", "op_time", "copies")
+_SAMPLE = ("transaction_id", "position", "detail", "service", "half or row", "real", "its time", "op_time", "copies")
+
+
+class _Kind(NamedTuple):
+    title: str
+    text: str
+    heads: tuple[str, ...]
+
+
+_KINDS = {
+    "landed": _Kind(
+        "The table of land",
+        "Records since the window began, as far as they are landed: place, time, key, value and headers.",
+        ("topic", "partition", "in Kafka", "in the table", "result", "first offsets that differ"),
+    ),
+    "quick": _Kind(
+        "Committed and visible messages",
+        "Numbers and hashes by the hour in the ids of messages: id, topic, and of half mode key, value and user "
+        "headers. Not seen: partition, order, timestamp, service and origin of a record, content in table mode, and "
+        "why something differs; an audit without --quick finds these.",
+        ("topic", "hour", "committed", "visible", "result"),
+    ),
+}
 
 
 class _Latency(NamedTuple):
@@ -112,7 +137,7 @@ def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
     window, counts = summary.inputs.window, summary.counts()
     return _template().render(
         summary=summary,
-        outcomes=_OUTCOMES,
+        outcomes=_QUICK_OUTCOMES if "quick" in summary.compared else _OUTCOMES,
         start=text_of(window.start),
         end=text_of(window.end),
         grace=f"{window.grace / 1000:g}",
@@ -125,6 +150,7 @@ def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
         percentiles=["max" if one == 1 else f"p{one * 100:g}" for one in PERCENTILES],
         samples={verdict: list(map(_sample, rows)) for verdict, rows in samples.items()},
         sample_columns=_SAMPLE,
+        compared=list(_comparisons(summary)),
         spans=list(_spans_read(summary.inputs)),
         checkpoints=[(key, one.offset, one.metadata) for key, one in sorted(summary.inputs.checkpoints.items())],
         databases=list(map(_database, summary.databases)),
@@ -153,15 +179,26 @@ def _latencies(summary: Summary) -> Iterator[_Latency]:
             yield _Latency(_TITLES[name], chart, [(label, *values) for label, values in rows.items()])
 
 
+def _comparisons(summary: Summary) -> Iterator[tuple[_Kind, list[tuple[Any, ...]]]]:
+    for name, several in summary.compared.items():
+        kind = _KINDS[name]
+        yield kind, [_compared(one)[: len(kind.heads)] for one in several]
+
+
+def _compared(one: Comparison) -> tuple[Any, ...]:
+    result, offsets = "differs" if one.differs else "equal", ", ".join(map(str, one.offsets))
+    return one.topic, str(one.part), one.expected, one.found, result, offsets
+
+
 def _sample(row: Row) -> tuple[Any, ...]:
-    half = _place("", row.half_partition, row.half_offset)
-    real = _place(f"{row.real_topic}/", row.real_partition, row.real_offset)
+    half = _place("" if row.half_partition is None else f"{row.half_partition}/", row.half_offset)
+    real = _place(f"{row.real_topic}/{row.real_partition}/", row.real_offset)
     ids = (row.transaction_id, row.position, row.detail, row.service)
     return (*ids, half, real, row.half_time, row.op_time, row.copies)
 
 
-def _place(topic: str, partition: int | None, offset: int | None) -> str:
-    return "" if offset is None else f"{topic}{partition}/{offset}"
+def _place(before: str, offset: int | None) -> str:
+    return "" if offset is None else f"{before}{offset}"
 
 
 def _spans_read(inputs: Inputs) -> Iterator[tuple[Any, ...]]:

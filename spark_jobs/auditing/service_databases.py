@@ -18,6 +18,7 @@ class MessageTables:
     source: str  # its name in the relay's settings; empty: no relay has delivered from it
     now: int  # the database's time, ms since 1970
     purged_until: int | None = None  # the newest time of any purged evidence, ms since 1970; None: none was purged
+    messages: int = 0  # of the window
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
 from outbox._service.exit_codes import Exit
+from spark_jobs.auditing.comparison import Comparison
 from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.window import Inputs, text_of
 from spark_jobs.records.audit_verdicts import REPORTED, Proof, Verdict
@@ -42,11 +43,16 @@ class ServiceSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What an audit found."""
+    """What an audit found.
+
+    Args:
+        compared: What was compared by numbers and hashes, by kind.
+    """
 
     inputs: Inputs
     databases: Sequence[Database]
     shares: Sequence[ServiceSummary]
+    compared: Mapping[str, Sequence[Comparison]] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
         """Messages by verdict, those verdicts that were given, in the order of `Verdict`."""
@@ -58,9 +64,12 @@ class Summary:
     def weighs(self, weight: Proof) -> int:
         return sum(count for verdict, count in self.counts().items() if Verdict[verdict].weight is weight)
 
+    def differences(self) -> list[Comparison]:
+        return [one for several in self.compared.values() for one in several if one.differs]
+
     def exit_code(self) -> Exit:
         """How the command ends: what is certainly wrong outweighs what cannot be known."""
-        if self.weighs(Proof.FINDING):
+        if self.weighs(Proof.FINDING) or self.differences():
             return Exit.FINDINGS
         if self.weighs(Proof.UNPROVABLE) or self.inputs.incomplete:
             return Exit.UNPROVABLE
@@ -79,6 +88,7 @@ class Summary:
             "shortened": dict(self.inputs.shortened),
             "percentiles": list(PERCENTILES),
             "shares": [asdict(share) for share in self.shares],
+            "compared": {kind: [asdict(one) for one in several] for kind, several in self.compared.items()},
             "databases": [asdict(database) for database in self.databases],
             "spans": asdict(self.inputs),
         }

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
+from pyarrow import compute, parquet
 
 from outbox._postgres.ddl import identifier
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError
-from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import write_rows
 from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.auditing.window import TableProgress, Window
@@ -62,8 +62,8 @@ _ROWS: LiteralString = (
 
 def read_progress(
     connection: psycopg.Connection[Any], table: MessageTable, window: Window
-) -> tuple[TableProgress, list[Search]] | None:
-    """Return how far a message table is delivered, and the real topics that its rows of the window name.
+) -> tuple[TableProgress, list[tuple[str, int]]] | None:
+    """Return how far a message table is delivered, and the real topics of its rows, each with its earliest time.
 
     Returns:
         None if the database has no message table.
@@ -73,7 +73,7 @@ def read_progress(
     with _explained(table):
         row = connection.execute(table.compose(_PROGRESS)).fetchone()
         topics = connection.execute(table.compose(_TOPICS), _limits(window)).fetchall()
-    return TableProgress(*(row or ("", "", 0))), [Search(topic, since) for topic, since in topics]
+    return TableProgress(*(row or ("", "", 0))), topics
 
 
 def write_table_rows(
@@ -89,7 +89,9 @@ def write_table_rows(
         settled = progress.delivered if incarnation == progress.incarnation else -1
         parameters = {**_limits(window), "source": progress.source, "settled": settled}
         write_rows(connection, table.compose(_ROWS), parameters, TABLE_COLUMNS, file)
-    return MessageTables(progress.source, now, purged_until)
+    runs = parquet.read_table(file, columns=["first", "last"])
+    messages = runs.num_rows + (compute.sum(compute.subtract(runs["last"], runs["first"])).as_py() or 0)
+    return MessageTables(progress.source, now, purged_until, messages)
 
 
 def _exists(connection: psycopg.Connection[Any], table: MessageTable) -> bool:

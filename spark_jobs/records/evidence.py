@@ -6,6 +6,7 @@ row, or the manifest in the discard topic.
 
 from collections.abc import Mapping
 from functools import reduce
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -51,6 +52,17 @@ MANIFEST = "struct<reason:string,decision:string>"
 _COLUMNS = {"message": MESSAGE, "op": OP, "callback": ROW, "manifest": MANIFEST}
 
 
+class Found(NamedTuple):
+    """All frames of an audit; each has `transaction_id` and some of the columns of `evidence`."""
+
+    halves: DataFrame
+    of_tables: DataFrame
+    ops: DataFrame
+    rows: DataFrame
+    reals: DataFrame
+    discards: DataFrame
+
+
 def evidence(*frames: DataFrame) -> DataFrame:
     """Frames with `transaction_id` and some of the columns `message`, `op`, `callback`, `manifest`, in one."""
     return reduce(DataFrame.union, map(_whole, frames))
@@ -58,10 +70,9 @@ def evidence(*frames: DataFrame) -> DataFrame:
 
 def _whole(frame: DataFrame) -> DataFrame:
     present = set(frame.columns)
-    columns = [
-        (f.col(name) if name in present else f.lit(None)).cast(form).alias(name) for name, form in _COLUMNS.items()
-    ]
-    return frame.select("transaction_id", *columns)
+    # What is present has its form already; a cast would copy each struct, and hide its fields from Spark's optimizer.
+    absent = {name: f.lit(None).cast(form) for name, form in _COLUMNS.items() if name not in present}
+    return frame.withColumns(absent).select("transaction_id", *_COLUMNS)
 
 
 def message(**fields: Column) -> Column:

@@ -3,7 +3,7 @@
 The forms are those of `outbox.protocol`; the test vectors of docs/vectors.json hold for both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -49,15 +49,21 @@ def content_hash() -> Column:
 
     Hashes pass over null, so each part has a flag whether it is null.
     """
+    return f.xxhash64(*_content(lambda name: ~f.startswith(name, f.lit(HEADER_PREFIX))))
+
+
+def record_hash() -> Column:
+    """Hash of a record and its place, with all headers in their order; the same in Kafka and in a table of `land`."""
+    return f.xxhash64("topic", "partition", "offset", "timestamp", *_content(lambda _: f.lit(True)))
+
+
+def _content(counts: Callable[[Column], Column]) -> list[Column]:
     parts = f.transform(
         f.col("headers"),
-        lambda one: f.when(
-            ~f.startswith(one["key"], f.lit(HEADER_PREFIX)),
-            f.struct(one["key"], one["value"].isNull(), one["value"]),
-        ),
+        lambda one: f.when(counts(one["key"]), f.struct(one["key"], one["value"].isNull(), one["value"])),
     )
     key, value = f.col("key"), f.col("value")
-    return f.xxhash64(key.isNull(), key, value.isNull(), value, parts)
+    return [key.isNull(), key, value.isNull(), value, parts]
 
 
 _CONTROL = (TARGET_HEADER, TRANSACTION_HEADER, SERVICE_HEADER, OPTIONS_HEADER)
@@ -90,7 +96,10 @@ def half_evidence(records: DataFrame, unsettled: Mapping[int, Sequence[range]]) 
         .alias("_options"),
     )
     read = texts.select("*", f.coalesce(_readable(), f.lit(False)).alias("_readable"))
-    marked = read.join(f.broadcast(_offsets(read, unsettled)), ["partition", "offset"], "left")
+    if any(unsettled.values()):
+        marked = read.join(f.broadcast(_offsets(read, unsettled)), ["partition", "offset"], "left")
+    else:
+        marked = read.withColumn("_unsettled", f.lit(False))
     partition, offset = f.col("partition"), f.col("offset")
     # What is readable has the forms above; cutting it at their separators costs a tenth of what capturing would.
     transaction_id = f.when(f.col("_readable"), f.substring("_transaction", len(_VERSION) + 1, UUID_LENGTH))

@@ -54,7 +54,7 @@ class KafkaOffsets(JavaAdmin):
         deletes = "delete" in config.get("cleanup.policy").value()
         age, size = (int(config.get(name).value()) for name in ("retention.ms", "retention.bytes"))
         retention = age if deletes and age >= 0 else None
-        id_ = _uuid(str(found.topicId().toString()))
+        id_ = topic_uuid(str(found.topicId().toString()))
         return Topic(name, id_, len(found.partitions()), compacted, retention, deletes and size >= 0)
 
     def since(self, places: Iterable[Place], time_ms: int) -> dict[Place, int]:
@@ -106,6 +106,6 @@ def source_properties(options: Mapping[str, str], spans: Mapping[str, Mapping[in
     }
 
 
-def _uuid(text: str) -> str:
+def topic_uuid(text: str) -> str:
     """Return a topic's id as the protocol writes it; Kafka's Java client writes base64."""
     return str(uuid.UUID(bytes=base64.urlsafe_b64decode(f"{text}==")))

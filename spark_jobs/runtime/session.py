@@ -12,7 +12,8 @@ import pyspark
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import PySparkException, PySparkRuntimeError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from outbox._jars.fetch import fetch
 from outbox._jars.java import SetupError, find_java, spark_java_home
@@ -141,6 +142,11 @@ def _with_results(session: SparkSession) -> SparkSession:
         if session.conf.get(key, None) is None:
             session.conf.set(key, value)
     return session
+
+
+def no_rows(session: SparkSession, columns: str) -> DataFrame:
+    """Return a frame without rows; one that is made of an empty list starts Python on the executors."""
+    return session.range(0).select(f.from_json(f.lit(""), columns).alias("row")).select("row.*")
 
 
 @contextmanager

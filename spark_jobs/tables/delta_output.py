@@ -20,7 +20,7 @@ from spark_jobs.columns import DAY_COLUMN, OUTBOX_COLUMNS, PROBLEM_COLUMN, RAW_C
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JavaPackage, jvm
-from spark_jobs.runtime.session import DELTA_SETTINGS
+from spark_jobs.runtime.session import DELTA_SETTINGS, no_rows
 from spark_jobs.tables.current_state import CURRENT, CurrentState
 from spark_jobs.tables.delta_table import FORMAT, Table, once
 from spark_jobs.tables.progress import Progress
@@ -31,9 +31,7 @@ log = structlog.get_logger()
 def maintain(spark: SparkSession, settings: MaintainSettings) -> None:
     """Optimize and vacuum the table of an output; `land` may run meanwhile."""
     output = Output(spark, settings.output)
-    progress = output.progress()
-    if progress is None:
-        raise OutputError(f"{output} has no table that land has written. Name the output of a job that has landed.")
+    progress = output.landed()
     for table in (output, *output.states(output.output.names(CURRENT))):
         own = table.progress() or progress
         began = time.monotonic()
@@ -57,6 +55,12 @@ class Output(Table):
 
     def __str__(self) -> str:
         return str(self.output)
+
+    def landed(self) -> Progress:
+        """Return how far the table came; an output in which nothing was landed is refused."""
+        if (progress := self.progress()) is None:
+            raise OutputError(f"{self} has no table that land has written. Name the output of a job that has landed.")
+        return progress
 
     def prepare(self) -> None:
         """Make the folder, so that a path that cannot be written is named before anything starts."""
@@ -87,7 +91,7 @@ class Output(Table):
         return found.rows, found.problems
 
     def _nothing(self) -> DataFrame:
-        return self.spark.createDataFrame([], COLUMNS)
+        return no_rows(self.spark, COLUMNS)
 
     @staticmethod
     def _numbered(rows: DataFrame, batch_id: int) -> DataFrame:

@@ -14,7 +14,7 @@ from outbox.protocol.names import FOREIGN_ORIGIN, ORIGIN_HEADER, SERVICE_HEADER
 from relay.table.rows import Row
 from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.records.audit_verdicts import Verdict
-from tests.support.proving import BEGAN, BEGIN_MS, GRACE, Expected, Record, wrong
+from tests.support.proving import BEGAN, BEGIN_MS, GRACE, Expected, Record, seen_quickly, wrong
 from tests.support.table_proving import SOURCE, TableHistory, id_of
 
 TABLES = MessageTables(SOURCE, BEGAN.now)
@@ -189,8 +189,12 @@ CASES: Sequence[Case] = (
 )
 
 
+UNSEEN = {discarded_and_visible, on_another_partition, *CASES[-3:]}
+"""What a quick audit does not see."""
+
+
 @functools.cache
-def one_after_the_other() -> tuple[dict[Case, tuple[Expected, set[str]]], list[Judged]]:
+def one_after_the_other() -> tuple[dict[Case, tuple[Expected, set[str]]], list[Judged], set[str]]:
     """All cases in one history, each on its own transactions, between messages of half mode."""
     history = TableHistory()
     expected: dict[Case, tuple[Expected, set[str]]] = {}
@@ -199,13 +203,14 @@ def one_after_the_other() -> tuple[dict[Case, tuple[Expected, set[str]]], list[J
         before = len(history.inserted)
         planted = case(history)
         expected[case] = planted, set(history.inserted[before:])
-    return expected, history.judged(tables=TABLES)
+    return expected, history.judged(tables=TABLES), history.differing()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_each_history_of_rows_gets_its_verdict(case: Case) -> None:
-    expected, found = one_after_the_other()
+    expected, found, differing = one_after_the_other()
     planted, ids = expected[case]
+    assert ids & differing == (set() if case in UNSEEN else seen_quickly(planted))
     of_the_case = [row for row in found if row.transaction_id in ids]
     assert wrong(of_the_case) == planted
     if case in {outside_the_window, of_a_foreign_table}:
@@ -213,13 +218,13 @@ def test_each_history_of_rows_gets_its_verdict(case: Case) -> None:
 
 
 def test_messages_of_both_modes_are_each_judged_once() -> None:
-    expected, found = one_after_the_other()
+    expected, found, _ = one_after_the_other()
     assert wrong(found) == {key: verdict for planted, _ in expected.values() for key, verdict in planted.items()}
     assert len(found) == len({(row.transaction_id, row.position) for row in found})
 
 
 def test_each_verdict_of_table_mode_has_a_case() -> None:
-    expected, _ = one_after_the_other()
+    expected, *_ = one_after_the_other()
     planted = {verdict for case, _ in expected.values() for verdict in case.values()}
     of_op_markers = {Verdict.CONTRADICTORY_OPS, Verdict.OP_WITHOUT_HALF, Verdict.ROW_WITHOUT_HALF}
     of_other_tests = {Verdict.DELIVERED_ONCE, Verdict.UNPROVABLE, Verdict.FOREIGN}

@@ -36,6 +36,7 @@ class Audited:
     start: int = 0
     end: int = 0
     told: list[Receipt] = field(default_factory=list)
+    said: str = ""  # of the last audit
 
     def tell(self) -> None:
         """Transactions of two messages each, a few of them rolled back; all are settled afterwards."""
@@ -80,8 +81,9 @@ class Audited:
         given = {**self.site.environment(), "OUTBOX_SPARK": json.dumps(SETTINGS), **variables}
         environment = {name: value for name, value in given.items() if value is not None}
         result = ran(command, env=environment, timeout=RUN_SECONDS)
-        assert result.returncode == code, result.stdout + result.stderr
-        return result.stdout + result.stderr
+        self.said = result.stdout + result.stderr
+        assert result.returncode == code, self.said
+        return self.said
 
     def clean(self) -> Path:
         output = self.folder / "clean"

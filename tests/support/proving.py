@@ -14,12 +14,14 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
+from spark_jobs.auditing.comparison import compare
 from spark_jobs.auditing.judge import Circumstances, judge
+from spark_jobs.auditing.quick import sides
 from spark_jobs.auditing.service_databases import Database, MessageTables
 from spark_jobs.records.audit_verdicts import Verdict
 from spark_jobs.records.database_rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.delivered import Began, real_evidence
-from spark_jobs.records.evidence import evidence
+from spark_jobs.records.evidence import Found, evidence
 from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
 from tests.support.spark import KAFKA_SCHEMA, session
 
@@ -55,6 +57,13 @@ def verdicts(rows: Sequence[Row]) -> Expected:
 
 def wrong(rows: Sequence[Row]) -> Expected:
     return {key: verdict for key, verdict in verdicts(rows).items() if verdict is not Verdict.DELIVERED_ONCE}
+
+
+def seen_quickly(planted: Expected) -> set[str]:
+    """Of which transactions a quick audit sees that something is wrong, in general."""
+    wrongs = {Verdict.WRONG_TARGET, Verdict.WRONG_CONTENT, Verdict.DISCARDED, Verdict.DANGLING}
+    seen = {Verdict.LOST, Verdict.TORN, Verdict.PHANTOM, Verdict.DUPLICATE} | wrongs
+    return {id_ for (id_, _), verdict in planted.items() if verdict in seen}
 
 
 @dataclass(frozen=True)
@@ -246,19 +255,29 @@ class History:
         shortened: tuple[str, ...] = (),
         tables: MessageTables | None = None,
     ) -> list[Row]:
-        window = dict.fromkeys((0, 1), (START, BEHIND))
         database = Database("shop", services, INCARNATION, {0: purged}, purged_until, tables)
-        frames = [
+        known = Circumstances(grace, [database], self._services(), incomplete, shortened=shortened)
+        return judge(evidence(*self._found()), known).collect()
+
+    def differing(self, services: tuple[str, ...] = ("*",)) -> set[str]:
+        """Ids of transactions of which a quick audit sees that something is wrong."""
+        known = Circumstances(GRACE, [Database("shop", services, INCARNATION)], self._services())
+        found = compare(*sides(self._found(), known), "transaction_id", "topic").where("differs").collect()
+        return {row.transaction_id for row in found}
+
+    def _services(self) -> set[str]:
+        return {control.service for told in self.told for control in told.control}
+
+    def _found(self) -> Found:
+        window = dict.fromkeys((0, 1), (START, BEHIND))
+        return Found(
             half_evidence(frame(self.halves), {0: [range(offset, offset + 1) for offset in sorted(self.unsettled)]}),
+            table_evidence(session().createDataFrame(self.table_rows, TABLE_COLUMNS)),
             op_evidence(frame(self.ops), TOPIC_ID, window),
             row_evidence(session().createDataFrame(self.rows, COLUMNS), TOPIC_ID, window),
-            table_evidence(session().createDataFrame(self.table_rows, TABLE_COLUMNS)),
             real_evidence(frame(self.reals), window, {0: HALF_END}, BEGAN),
             discard_evidence(frame(self.discards), TOPIC_ID),
-        ]
-        present = {control.service for told in self.told for control in told.control}
-        known = Circumstances(grace, [database], present, incomplete, shortened=shortened)
-        return judge(evidence(*frames), known).collect()
+        )
 
 
 def op_topic(source: OpSource) -> str:

@@ -34,7 +34,9 @@ def messages(lines: DataFrame, topic: str) -> DataFrame:
 
 
 def main(folder: str, topic: str, sink: str, place: str, prefix: str) -> None:
-    settings = {**SETTINGS, **json.loads(os.environ.get("OUTBOX_SPARK", "{}")), "spark.master": "local[2,4]"}
+    settings = {**SETTINGS, **json.loads(os.environ.get("OUTBOX_SPARK", "{}"))}
+    if settings["spark.master"].startswith("local"):
+        settings["spark.master"] = "local[2,4]"  # a task is tried again, as on a cluster
     own = {"query": "lines", "service": "spark", "url": place, "table_prefix": prefix}
     options = own if sink == "outbox" else {"kafka.bootstrap.servers": place}
     spark = local_session("sink", fetch(SPARK_LOCK), settings)

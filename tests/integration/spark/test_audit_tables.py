@@ -122,13 +122,21 @@ def test_messages_of_table_mode_are_proven_and_faults_are_found(
     tell(audited)
     role = {"OUTBOX_POSTGRES_URL": checker(site)}
     summary = summary_of(audited.run("clean", code=Exit.OK, **role))
+    quick = summary_of(audited.run("quick", "--quick", code=Exit.OK, **role))["compared"]["quick"]
+    assert sum(one["found"] for one in quick) == sum(summary["verdicts"].values())
     late = summary["verdicts"].pop(Verdict.LATE, 0)  # on a busy machine
     assert summary["verdicts"] == {Verdict.DELIVERED_ONCE: 2 * TRANSACTIONS * 3 // 4 - late + (not tables_only)}
     assert {one["source"] for one in summary["spans"]["tables"].values()} == {SOURCE}
     if tables_only:
+        assert f'"rows": {2 * TRANSACTIONS * 3 // 4}' in audited.said
+        assert '"halves"' not in audited.said
         return  # faults of rows are found alike
     relay.terminate()  # it would deliver the row that waits
     expected = plant(audited)
     report = audited.run("planted", code=Exit.FINDINGS, **role)
     assert findings_of(report) == expected
-    assert SOURCE in (report / "report.html").read_text()
+    quick = audited.run("quick-planted", "--quick", code=Exit.FINDINGS, **role)
+    assert "<td>differs</td>" in (quick / "report.html").read_text()
+    page = (report / "report.html").read_text()
+    assert SOURCE in page
+    assert f"<td>{INVENTED + 10}</td>" in page, "a row has no half partition"

@@ -23,6 +23,10 @@ from tests.land_torture.sinking import SinkRun
 from tests.support.harness import Site, wait_until
 from tests.support.land_job import Land, await_work, commands, finish, start
 from tests.support.spark import session
+from tests.support.spark_cluster import Cluster, is_in_batch
+
+BATCH = 3000
+"""So many records that a look sees the batch before it is committed."""
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def test_committed_records_land_once_and_aborted_ones_never(job: Land) -> None:
     assert first == job.visible()
     job.produce(5, commit=False)
     job.produce(7)
-    said = job.run("--max-offsets-per-trigger", "6")
+    said = job.run(extra={"OUTBOX_MAX_OFFSETS_PER_TRIGGER": "6"})
     assert len(job.landed()) == 28
     assert job.landed() == job.visible()
     batches = job.batches()
@@ -90,9 +94,27 @@ def test_spark_submit_lands_the_same(job: Land) -> None:
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--jars", jars]
     submit += [part for name, value in DELTA_SETTINGS.items() for part in ("--conf", f"{name}={value}")]
     command = [*submit, str(land_module.__file__), *job.arguments("--available-now")]
-    java = {"JAVA_HOME": str(spark_java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
-    finish(start(command, java), Exit.OK)
+    java = {"JAVA_HOME": str(spark_java_home(find_java()))}
+    python = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": "/no/python/on/executors"}
+    finish(start(command, {**java, **python}), Exit.OK)
     assert len(job.landed()) == 10
+    assert job.landed() == job.visible()
+
+
+@pytest.mark.long
+def test_a_cluster_lands_each_record_once_while_an_executor_and_a_worker_are_killed(job: Land, tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster") as cluster:
+        process = job.start("--trigger-seconds", "0.2", extra=cluster.start())
+        try:
+            for number, kill in enumerate((None, cluster.kill_executor, cluster.kill_worker), start=1):
+                job.produce(BATCH)
+                if kill is not None:
+                    await_work(process, lambda: is_in_batch(job.checkpoint))
+                    kill()
+                await_work(process, lambda: len(job.landed()) >= BATCH * number)  # noqa: B023 - ends in this round
+            process.terminate()
+        finally:
+            finish(process, Exit.OK)
     assert job.landed() == job.visible()
 
 
@@ -148,7 +170,7 @@ def test_what_kafka_does_not_have_is_named_in_one_line(job: Land, given: tuple[s
 def test_the_table_is_maintained_and_has_what_is_malformed_with_the_reason(job: Land) -> None:
     job.produce(6)
     job.site.produce(job.topic, b"malformed", headers=[("outbox-id", b"?")])
-    job.run("--max-offsets-per-trigger", "3")
+    job.run(extra={"OUTBOX_MAX_OFFSETS_PER_TRIGGER": "3"})
     before, table = job.landed(), Output(session(), str(job.table))
     [malformed] = table.read().where("problem IS NOT NULL").collect()
     assert (malformed.problem, bytes(malformed.value)) == ("MALFORMED_ID", b"malformed")

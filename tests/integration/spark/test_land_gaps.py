@@ -64,8 +64,8 @@ def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics, tmp_path: Pat
     assert all(f"{job.topic}/{one} {needed[str(one)]}..{end - 1}" in said for one, end in ends.items())
     assert job.offsets(job.topic) == landed
     figures = tmp_path / "land.prom"
-    options = ("--accept-gap", job.topic, "--max-offsets-per-trigger", "20")
-    said = job.run(*job.both(*options), extra={"OUTBOX_PROMETHEUS_FILE": str(figures)})
+    extra = {"OUTBOX_PROMETHEUS_FILE": str(figures), "OUTBOX_MAX_OFFSETS_PER_TRIGGER": "20"}
+    said = job.run(*job.both("--accept-gap", job.topic), extra=extra)
     assert '"event": "Gap accepted"' in said
     assert job.offsets(job.topic) == sorted([*landed, *job.visible_offsets("orders")])
     assert job.offsets(job.stock) == job.visible_offsets("stock")

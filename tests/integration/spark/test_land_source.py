@@ -82,7 +82,7 @@ def test_a_broker_that_dies_under_a_running_job_costs_no_record(tmp_path: Path) 
     with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         job = Land(site, tmp_path)
         job.produce(100)
-        process = job.start("--trigger-seconds", "0.2", "--max-offsets-per-trigger", "20")
+        process = job.start("--trigger-seconds", "0.2", extra={"OUTBOX_MAX_OFFSETS_PER_TRIGGER": "20"})
         try:
             await_work(process, lambda: bool(job.landed()))
             stack.kafka.kill()

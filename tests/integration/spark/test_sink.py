@@ -35,6 +35,7 @@ from tests.support.landing import Landing, identified
 from tests.support.message_rows import relay_settings
 from tests.support.sink_job import run_stream
 from tests.support.spark import Record, session
+from tests.support.spark_cluster import Cluster, is_in_batch
 
 SCHEMA = StructType().add("topic", "string").add("value", "binary")
 DOCUMENT = Path(__file__).parents[3] / "docs/spark/sink.md"
@@ -306,3 +307,25 @@ def test_what_is_killed_before_and_after_the_commit_and_in_tasks_is_delivered_on
     seen = [(record.value or b"").decode() for record in site.wait_visible(len(expected), "orders")]
     assert sorted(seen) == sorted(expected)
     assert sunk.left() > LINES  # also of tasks that were killed
+
+
+@pytest.mark.long
+def test_a_cluster_publishes_each_row_once_while_an_executor_and_a_worker_are_killed(
+    sunk: Sunk, tmp_path: Path
+) -> None:
+    place = ("outbox", sunk.site.postgres_url, sunk.site.name)
+    command = [sys.executable, "-m", "tests.support.sink_job", str(tmp_path), sunk.topic, *place]
+    expected = [*_files(tmp_path, 1)]
+    with Cluster(tmp_path / "cluster") as cluster:
+        process = start(command, {**cluster.start(), "OUTBOX_AVAILABLE_NOW": ""})
+        try:
+            await_work(process, lambda: len(sunk.published()) == LINES)
+            for kill in (cluster.kill_executor, cluster.kill_worker):
+                expected.extend(_files(tmp_path, 1))
+                await_work(process, lambda: is_in_batch(tmp_path / "checkpoint"))
+                kill()
+                await_work(process, lambda: len(sunk.published()) >= len(expected))
+        finally:
+            process.kill()
+            process.communicate()
+    assert sorted(sunk.published()) == sorted(expected)

@@ -15,9 +15,12 @@ from pyspark.sql import functions as f
 from sqlalchemy.orm import Session
 
 from outbox import Message
+from outbox._jars.fetch import fetch
+from outbox._jars.java import find_java, spark_java_home
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from spark_jobs.kafka_topics import read_topics
+from spark_jobs.runtime.session import SPARK_LOCK
 from spark_jobs.transactions import transactions
 from tests.support.harness import Site
 from tests.support.land_job import finish, start
@@ -119,6 +122,33 @@ def test_what_comes_late_is_not_whole_and_counted(topics: Topics) -> None:
         assert (whole, late) == ([0] * 5, [number, 0, 0, 0, 1])
     assert [one for one in topics.written() if one[0] == "shop"] == [("shop", False, ["1/0"]), ("shop", False, ["1/1"])]
     assert ("shop", True, ["1/0", "1/1"]) in found_in(transactions(topics.read(batch=True)))
+
+
+_CONNECT = """
+from pyspark.sql import SparkSession
+from spark_jobs.kafka_topics import read_topics
+from spark_jobs.transactions import transactions
+
+spark = SparkSession.builder.remote("local[1]").config("spark.jars", JARS).getOrCreate()
+assert "connect" in type(spark).__module__
+stream = transactions(read_topics(spark, SERVERS, NAMES)).writeStream.format("parquet").trigger(availableNow=True)
+stream.option("checkpointLocation", FOLDER + "/checkpoint").start(FOLDER + "/stream").awaitTermination()
+transactions(read_topics(spark, SERVERS, NAMES, batch=True)).write.parquet(FOLDER + "/batch")
+spark.stop()
+"""
+
+
+@pytest.mark.long
+def test_topics_and_transactions_are_read_over_spark_connect(topics: Topics, tmp_path: Path) -> None:
+    topics.put("orders", 1, 0, 2)
+    topics.put("stock", 1, 1, 2)
+    space: dict[str, Any] = {"JARS": ",".join(map(str, fetch(SPARK_LOCK))), "SERVERS": topics.site.bootstrap_servers}
+    space |= {"NAMES": topics.names, "FOLDER": str(tmp_path)}
+    code = "".join(f"{name} = {value!r}\n" for name, value in space.items()) + _CONNECT
+    java = {"JAVA_HOME": str(spark_java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
+    finish(start([sys.executable, "-c", code], java), Exit.OK)
+    for form in ("stream", "batch"):
+        assert found_in(session().read.parquet(f"{tmp_path}/{form}")) == [("shop", True, ["1/0", "1/1"])]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.name)

@@ -15,7 +15,7 @@ from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 
 MOST_LISTED = 100  # transactions for people; of more dead letters, on which a decision is made, there are sums
-NO_KEY = "A transaction that was rolled back leaves no key."
+NO_KEY = "A row that was rolled back leaves no key, and settled halves are not searched."
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}  # units of a duration, in ms
 
 _NEXT = {  # what rows wait for that nothing else keeps

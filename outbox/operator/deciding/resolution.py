@@ -60,22 +60,12 @@ class Case:
         return self.ruling.step is DecisionStep.REFUSE
 
     def document(self, kind: OpKind) -> dict[str, Any]:
-        seen = self.seen
-        return {
-            **self.found.document(),
-            "decision": kind.name,
-            "outcome": "refused" if self.is_refused else "decided" if self.sent else "possible",
-            "standing": str(seen.standing),
-            "why": self.ruling.why,
-            "positions": str(self.found.positions),
-            "incarnation": self.found.incarnation,
-            "database": seen.database,
-            "database_incarnation": seen.incarnation,
-            "holder_pid": seen.holder,
-            "row_placed": seen.placed,
-            "op_sent": self.sent is not None,
-            "reason": self.sent.reason if self.sent else None,
-        }
+        seen, outcome = self.seen, "refused" if self.is_refused else "decided" if self.sent else "possible"
+        ruled = {"decision": kind.name, "outcome": outcome, "standing": str(seen.standing), "why": self.ruling.why}
+        half = {"positions": str(self.found.positions), "incarnation": self.found.incarnation}
+        place = {"database": seen.database, "database_incarnation": seen.incarnation, "holder_pid": seen.holder}
+        sent = {"op_sent": self.sent is not None, "reason": self.sent.reason if self.sent else None}
+        return {**self.found.document(), **ruled, **half, **place, "row_placed": seen.placed, **sent}
 
     def consequence(self, kind: OpKind) -> str:
         if self.seen.row is not None:

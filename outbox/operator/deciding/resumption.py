@@ -353,22 +353,14 @@ class Resumption:
         return NEW if is_foreign(self.progress, self.committed) and not is_known else ""
 
     def document(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "outcome": self.outcome,
-            "halted": self.repair.halted or None,
-            "why": self.why or None,
-            "batch": self.progress.batch,
-            "delivered": self.progress.delivered,
-            "kafka_batch": self.committed.batch if self.committed else None,
-            "new_batch": self.repair.batch if self.repair.halted and not self.repair.refusal else None,
-            "rows": self.waiting,
-            "in_delivery": self.in_delivery,
-            "rows_found_delivered": len(self._skipped),
-            "rows_deleted": self.deleted,
-            "warning": self.repair.warning or None,
-            "not_searched": self.gaps,
-        }
+        repair, known = self.repair, self.committed
+        found = {"source": self.source, "outcome": self.outcome, "halted": repair.halted or None}
+        new = repair.batch if repair.halted and not repair.refusal else None
+        kafka = {"kafka_batch": known.batch if known else None, "new_batch": new}
+        numbers = {"why": self.why or None, "batch": self.progress.batch, "delivered": self.progress.delivered, **kafka}
+        rows = {"rows": self.waiting, "in_delivery": self.in_delivery, "rows_found_delivered": len(self._skipped)}
+        last = {"rows_deleted": self.deleted, "warning": repair.warning or None, "not_searched": self.gaps}
+        return {**found, **numbers, **rows, **last}
 
     def consequences(self) -> Iterator[str]:
         if not self.repair.halted or self.why:

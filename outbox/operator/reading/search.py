@@ -348,7 +348,8 @@ class KeySearch(Coverage):
             envelope = parse_envelope(value)
             if envelope.key == self.key:  # a half that is malformed may lack the headers
                 headers = {name: (content or b"").decode(errors="replace") for name, content in envelope.headers}
-                topic, service = headers.get(TARGET_HEADER, "").rpartition(":")[0], headers.get(SERVICE_HEADER, "")
+                topic = headers.get(TARGET_HEADER, "").rpartition(":")[0]
+                service = headers.get(SERVICE_HEADER, "").partition(";")[0]
                 found = (place.decode(errors="replace"), topic, service, place_of(message), envelope.timestamp)
                 dead[place] = FoundMessage(Status.DISCARDED, *found)
 

@@ -59,7 +59,7 @@ def test_halves_are_found_until_they_are_settled_and_in_the_discard_topic(site: 
     (entry,) = send_halves(site, outbox, [message])
     (half,) = _find(site)["messages"]
     assert (half["standing"], half["id"]) == ("unsettled", f"{entry.transaction_id}/0")
-    headers = (("outbox-target", b"orders:-1"), ("outbox-service", b"shop"))
+    headers = (("outbox-target", b"orders:-1"), ("outbox-service", b"shop;row"))
     dead, left = (message_key("01937b5e-0000-7000-8000-000000000000", position) for position in (0, 1))
     for key, value in ((dead, KEY.encode()), (left, KEY.encode()), (manifest_key("x"), b"another")):
         site.produce(site.channel.discard_topic, Envelope(value, b"secret", headers, 1, 7).encode(), key, 0)
@@ -71,7 +71,7 @@ def test_halves_are_found_until_they_are_settled_and_in_the_discard_topic(site: 
     ]
     shown = call_command(app, site, "--key", KEY, environ=relay_settings(site))[1]
     assert f"outbox trace {half['id']}" in shown
-    assert "A transaction that was rolled back leaves no key." in shown
+    assert "A row that was rolled back leaves no key, and settled halves are not searched." in shown
     assert "secret" not in shown
     (committed,) = publish_bulk(site, outbox, [message])
     since = f"behind {entry.transaction_id}, since {utc(half['time_ms'])}"

@@ -28,16 +28,21 @@ def test_compose_and_kubernetes_run_the_same_relay(tmp_path: Path) -> None:
     assert all(step in printed for step in steps)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [COMPOSE, KUBERNETES]
     relay = yaml.safe_load((tmp_path / "new" / COMPOSE).read_text())["services"]["relay"]
-    deployment, budget = yaml.safe_load_all((tmp_path / "new" / KUBERNETES).read_text())
+    *known, monitor = yaml.safe_load_all((tmp_path / "new" / KUBERNETES).read_text())
+    deployment, budget, policy = known
     for version in ("1.25", latest_version()):
-        assert [validate(one, version, strict=True) for one in (deployment, budget)] == [version.removesuffix(".0")] * 2
+        assert [validate(one, version, strict=True) for one in known] == [version.removesuffix(".0")] * 3
     template, pod = deployment["spec"]["template"], deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"] == relay["command"]
     assert {one["name"]: one["value"] for one in container["env"]} == relay["environment"]
     assert json.loads(relay["environment"]["OUTBOX_ALLOWED_TOPICS"]) == {"shop": ["orders"]}
     selector = {"matchLabels": template["metadata"]["labels"]}
-    assert deployment["spec"]["selector"] == budget["spec"]["selector"] == selector
+    assert deployment["spec"]["selector"] == budget["spec"]["selector"] == monitor["spec"]["selector"] == selector
+    assert policy["spec"]["podSelector"] == selector
+    (port,) = container["ports"]
+    assert {"port": port["name"]} in [*policy["spec"]["ingress"][0]["ports"], *monitor["spec"]["podMetricsEndpoints"]]
+    assert {"port": 9092} in policy["spec"]["egress"][0]["ports"]
     assert pod["securityContext"]["runAsNonRoot"]
     paths = [container[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")]
     assert paths == ["/livez", "/readyz"]

@@ -1,4 +1,4 @@
-"""The table of `land` beside Kafka: of each partition the same records, as far as the table says that it has them."""
+"""The table of `land` beside Kafka: of each partition the same records, up to where the table is landed."""
 
 from collections.abc import Callable, Iterable
 from functools import reduce
@@ -20,7 +20,7 @@ MOST_OFFSETS = 10
 
 
 class LandedPlan(SpanPlan):
-    """Fixes the spans of topics that a table of `land` says it has since a window began."""
+    """Fixes what of its topics a table of `land` should have since a window began."""
 
     def spans(self, progress: Progress) -> dict[str, dict[int, Span]]:
         topics, found = self._kafka.topics(progress.topics), dict[str, dict[int, Span]]()

@@ -86,6 +86,8 @@ class Part:
 
 
 class Starter:
+    two_phases = False
+
     def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values
         self.part = Part(row)
 

@@ -100,7 +100,7 @@ class Trial:
     def letter(self, group: str, key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> Letter:
         """Return the dead letter: with where the message was, who gave it up, and why.
 
-        One that Kafka has refused as too large only says where it is: without an id, no inbox takes it for the message.
+        One that Kafka has refused as too large only names its place: without an id, no inbox takes it for the message.
         """
         if self._is_too_large:
             return None, b"", self._headers(group)

@@ -20,6 +20,10 @@ _READ_AT_ONCE = 1_000
 _POLL_SECONDS = 0.2
 _NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION}  # noqa: SLF001
 
+_MOVES = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+_MOVE_SECONDS = 0.2
+"""Pause before a partition is asked again whose leader changes, as in a rolling restart."""
+
 RECORDS_READ: ContextVar[Callable[[int], None]] = ContextVar("records read", default=lambda _: None)
 """Is called with numbers of records that readers have read, from time to time: a command shows them on a terminal."""
 
@@ -83,11 +87,14 @@ class SpanReader:
 
     def whole(self, topic: str, partition: int) -> Span:
         """All that a partition has at this moment, as far as this reader can see it."""
-        place = TopicPartition(topic, partition)
-        try:
-            return Span(topic, partition, *self._consumer.get_watermark_offsets(place, REQUEST_TIMEOUT))
-        except KafkaException as error:
-            raise refused(f"asking for the ends of {topic}/{partition}", error) from error
+        place, until = TopicPartition(topic, partition), time.monotonic() + REQUEST_TIMEOUT
+        while True:
+            try:
+                return Span(topic, partition, *self._consumer.get_watermark_offsets(place, REQUEST_TIMEOUT))
+            except KafkaException as error:
+                if error.args[0].code() not in _MOVES or time.monotonic() > until:
+                    raise refused(f"asking for the ends of {topic}/{partition}", error) from error
+                time.sleep(_MOVE_SECONDS)
 
     def since(self, topic: str, partitions: Iterable[int], ms: int) -> list[Span]:
         """Return the spans from a time on, in ms by the clock that stamps the records; empty where nothing is newer."""

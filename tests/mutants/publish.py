@@ -162,7 +162,7 @@ def r47_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any
 
 @mutant(sqlalchemy_session._begin, "R47", Harm.LOST)
 @fails("unit/outbox/test_in_memory.py::test_the_same_on_a_connection_that_is_used_again")
-def r47_listener_that_raises_before_the_seal(connection: Connection) -> None:
+def r47_listener_that_raises_before_the_seal(connection: Connection, *_: Any) -> None:
     """What a listener of the application has kept from COMMIT ends before the next transaction. Without it, that one
     commits the change of a transaction whose messages were never sealed: they are lost."""
 

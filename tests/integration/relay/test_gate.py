@@ -330,8 +330,13 @@ def test_channel_whose_topics_are_refused_is_not_ready(own: Site, monkeypatch: p
     assert watch.not_ready() is None
     watch.start()
     allow_only(own, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
-    watch.soon()
-    wait_until(lambda: f"lacks the right DESCRIBE_CONFIGS on topic {topic}" in (watch.not_ready() or ""), 30)
+    lacks = f"lacks the right DESCRIBE_CONFIGS on topic {topic}"
+
+    def is_refused() -> bool:
+        watch.soon()  # a broker knows of the ACL some time later
+        return lacks in (watch.not_ready() or "")
+
+    wait_until(is_refused, 30)
     allow_all(own, ResourceType.TOPIC, topic)
     wait_until(lambda: watch.not_ready() is None, 30)
     watch.stop()

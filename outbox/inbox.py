@@ -15,6 +15,8 @@ In a loop of your own call `once()`, and commit the offsets after that transacti
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,11 +30,10 @@ from outbox._postgres.optional_packages import extra
 from outbox._postgres.table_errors import sqlstate_of
 from outbox._table.insert_connection import DbapiConnection, insert_connection, require_transaction
 from outbox._table.message_insert import Statement
-from outbox.errors import ConfigurationError, TableError, UsageError
+from outbox.errors import ConfigurationError, OutboxError, TableError, UsageError
 from outbox.settings import TableNames
 
 if TYPE_CHECKING:  # what is in extras, or in other packages
-    import threading
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from aiokafka import ConsumerRecord
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # what is in extras, or in other packages
 
     from outbox.async_outbox import AsyncTarget
 
+log = logging.getLogger("outbox")
 T = TypeVar("T")
 _UNUSABLE = {
     "42P01": "does not exist in this database. Run `outbox table create --inbox`",
@@ -176,8 +178,8 @@ class Inbox:
         from outbox._consume.consumer_loop import ConsumerLoop, asked_by_signal  # noqa: PLC0415 - who consumes otherwise
 
         handle = self._handling(begin, handler)
-        topics = _checked(topics, dead_letters, attempts)
-        with nullcontext(stop.is_set) if stop else asked_by_signal() as is_asked, _unwrapped():
+        topics = _checked(topics, dead_letters, attempts, stop)
+        with nullcontext(stop.is_set) if stop else asked_by_signal() as is_asked, _unwrapped(self.group):
             ConsumerLoop(self.group, handle, kafka, topics, dead_letters, attempts, first_pause_seconds, is_asked).run()
 
     async def run_async(
@@ -212,8 +214,8 @@ class Inbox:
         from outbox._consume.async_consumer_loop import AsyncConsumerLoop, set_by_signal  # noqa: PLC0415 - as above
 
         handle = self._handling_async(begin, handler)
-        topics = _checked(topics, dead_letters, attempts)
-        with nullcontext(stop) if stop else set_by_signal() as asked, _unwrapped():
+        topics = _checked(topics, dead_letters, attempts, stop)
+        with nullcontext(stop) if stop else set_by_signal() as asked, _unwrapped(self.group):
             await AsyncConsumerLoop(
                 self.group, handle, kafka, topics, dead_letters, attempts, first_pause_seconds, asked
             ).run()
@@ -281,7 +283,9 @@ class Inbox:
             ) from error
 
 
-def _checked(topics: str | Sequence[str], dead_letters: str | None, attempts: int) -> list[str]:
+def _checked(topics: str | Sequence[str], dead_letters: str | None, attempts: int, stop: object) -> list[str]:
+    if stop is None and threading.current_thread() is not threading.main_thread():
+        raise UsageError("Only the main thread gets signals, which end this call. Give it an event as `stop`.")
     if attempts < 1:
         raise ConfigurationError(f"`attempts` is {attempts}, so that no message would be handled. Give 1 or more.")
     listed = [topics] if isinstance(topics, str) else list(topics)
@@ -330,8 +334,12 @@ def _ending() -> Iterator[None]:
 
 
 @contextmanager
-def _unwrapped() -> Iterator[None]:
+def _unwrapped(group: str) -> Iterator[None]:
+    """Log the error that ends a call: whoever awaits the task of an application hears of it at its end only."""
     try:
         yield
-    except Ended as ended:
-        raise ended.error from ended.error.__cause__
+    except Exception as error:  # noqa: BLE001 - it is raised
+        found = error.error if isinstance(error, Ended) else error
+        why = f"{type(found).__name__}: {found}" if isinstance(found, OutboxError) else type(found).__name__
+        log.error("The consumer of group %s has ended: %s", group, why)  # noqa: TRY400 - other texts may quote the message
+        raise found from found.__cause__

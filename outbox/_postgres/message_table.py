@@ -301,9 +301,7 @@ class MessageTable(Tables):
 
     def statements(self) -> list[str]:
         """Return also the one that makes the function."""
-        names = self.names
-        function = publish_statement((names.schema, names.publish_function), (names.schema, names.message))
-        return [*super().statements(), function]
+        return [*super().statements(), publish_statement(self.names)]
 
     def drop_statements(self) -> list[str]:
         """Return also the one that drops the function."""

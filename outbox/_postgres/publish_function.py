@@ -10,6 +10,8 @@ from outbox._postgres.table_errors import options
 if TYPE_CHECKING:  # as in `ddl`
     import psycopg
 
+    from outbox.settings import TableNames
+
 STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
 """Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""
 
@@ -48,16 +50,18 @@ BEGIN
     HINT = 'Let their owner run `outbox table create{options} --application-role ' || current_user || '`'; END IF;
     IF wrong IS NOT NULL THEN
     RAISE EXCEPTION USING MESSAGE = 'outbox: ' || wrong || ': not inserted', ERRCODE = 'check_violation'; END IF;
-    INSERT INTO {message} (service, topic, partition, key, value, header_names, header_values)
-    SELECT $1, $2, coalesce($6, -1), convert_to($4, 'UTF8'), convert_to($3, 'UTF8'), array_agg(header.key),
-           array_agg(convert_to(header.value, 'UTF8')) FROM jsonb_each_text(nullif($5, 'null')) header
-    RETURNING {transaction_id} || '/' || id INTO made; IF NOT FOUND THEN
+    IF $7 IS NULL THEN {insert}; ELSE {schedule}; END IF; IF NOT FOUND THEN
     RAISE EXCEPTION 'outbox: the message was not inserted: a trigger or a rule of its table keeps rows out'; END IF;
     RETURN made; END
 """.replace(";\n", "; ")
+_INSERT: LiteralString = """
+    INSERT INTO {table} ({more}service, topic, partition, key, value, header_names, header_values)
+    SELECT {time}$1, $2, coalesce($6, -1), convert_to($4, 'UTF8'), convert_to($3, 'UTF8'), array_agg(header.key),
+           array_agg(convert_to(header.value, 'UTF8')) FROM jsonb_each_text(nullif($5, 'null')) header
+    RETURNING {id} || '/' || id INTO made"""
 _DDL: LiteralString = (
     "CREATE OR REPLACE FUNCTION {function} (service text, topic text, value text, key text DEFAULT NULL,"
-    " headers jsonb DEFAULT NULL, partition integer DEFAULT -1)"
+    " headers jsonb DEFAULT NULL, partition integer DEFAULT -1, not_before timestamptz DEFAULT NULL)"
     " RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog AS $${body}$$"
 )
 _IS_OURS: LiteralString = (
@@ -67,16 +71,23 @@ _IS_OURS: LiteralString = (
 )
 
 
-def publish_statement(function: tuple[str, str], message: tuple[str, str]) -> str:
-    """Return the statement that makes the function, by the names of function and message table."""
-    return _DDL.format(function=identifier(*function), body=_body(message))
+def publish_statement(names: TableNames) -> str:
+    """Return the statement that makes the function."""
+    return _DDL.format(function=identifier(names.schema, names.publish_function), body=_body(names))
 
 
-def is_altered(connection: psycopg.Connection[Any], function: tuple[str, str], message: tuple[str, str]) -> bool:
+def is_altered(connection: psycopg.Connection[Any], names: TableNames) -> bool:
     """Return whether the function is there and is not as it was made: it would not insert what it is given."""
-    place = f"{identifier(*function)}(text, text, text, text, jsonb, integer)"
-    return connection.execute(_IS_OURS, (_body(message), place)).fetchone() not in {None, (True,)}
+    function = identifier(names.schema, names.publish_function)
+    place = f"{function}(text, text, text, text, jsonb, integer, timestamptz)"
+    return connection.execute(_IS_OURS, (_body(names), place)).fetchone() not in {None, (True,)}
 
 
-def _body(message: tuple[str, str]) -> str:
-    return _BODY.format(message=identifier(*message), options=options(*message), transaction_id=TRANSACTION_ID)
+def _body(names: TableNames) -> str:
+    message, scheduled = (identifier(names.schema, name) for name in (names.message, names.scheduled))
+    return _BODY.format(
+        message=message,
+        options=options(names.schema, names.message),
+        insert=_INSERT.format(table=message, more="", time="", id=TRANSACTION_ID),
+        schedule=_INSERT.format(table=scheduled, more="not_before, ", time="$7, ", id=TRANSACTION_ID),
+    )

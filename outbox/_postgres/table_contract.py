@@ -472,7 +472,7 @@ def _breaches(
 ) -> Iterator[Breach]:
     if table is Table.MESSAGE:
         restarted = facts.sequence is not None and not facts.is_secured and _is_restarted(connection, place, facts)
-        altered = is_altered(connection, (place[0], _names(place).publish_function), place)
+        altered = is_altered(connection, _names(place))
         facts = facts._replace(is_restarted=restarted, has_other_function=altered)
     for condition in CONTRACT:
         if table in condition.tables and (problem := condition.broken(facts, table)):

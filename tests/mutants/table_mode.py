@@ -425,9 +425,7 @@ def r75_constraints_of_others(connection: Opened, table: Table, place: TableName
 
 @mutant(publish_function.is_altered, "R75", Harm.LOST)
 @fails("integration/library/test_table_contract.py::test_a_breach_is_found")
-def r75_source_of_the_function(
-    connection: psycopg.Connection[Any], function: tuple[str, str], message: tuple[str, str]
-) -> bool:
+def r75_source_of_the_function(connection: psycopg.Connection[Any], names: TableNames) -> bool:
     """The source of `outbox_publish()` is part of the contract. Without it a function that was altered, or declared
     STRICT, loses a message whose transaction commits."""
     return False
@@ -495,10 +493,10 @@ _BODY = publish_function._body
 
 @mutant(publish_function._body, "R78", Harm.LOST)
 @fails("integration/library/test_table_mode.py::test_the_sql_function_counts_its_row")
-def r78_row_of_the_function(message: tuple[str, str]) -> str:
+def r78_row_of_the_function(names: TableNames) -> str:
     """`outbox_publish()` fails unless its row was inserted. Without it a trigger that keeps the row out makes the
     transaction commit without its message, and NULL is all that its caller sees."""
-    return _BODY(message).replace("IF NOT FOUND", "IF false")
+    return _BODY(names).replace("IF NOT FOUND", "IF false")
 
 
 @mutant(Inbox._was_handled, "R78", Harm.LOST)

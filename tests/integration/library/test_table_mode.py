@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -639,6 +640,17 @@ def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> 
     assert theirs.headers == [("a", b"1"), ("b", None)]
     assert (last.partition, last.headers) == (-1, [])
     assert re.fullmatch(rf"{receipt.transaction_id}/\d+", row[0])
+
+
+def test_the_sql_function_schedules_what_can_be_cancelled(place: Place) -> None:
+    """Its arguments are text: in a bytea the JSON's backslashes would be read."""
+    name, table = place.site.tables.publish_function, place.site.tables.scheduled
+    given = """'orders', 'stock', '{"a": "b\\n"}', 'k', not_before => '2050-01-02 00:00Z'"""
+    with psycopg.connect(place.url) as connection:
+        ((id_,),) = connection.execute(f"SELECT {name}({given})".encode()).fetchall()
+        rows = connection.execute(f"DELETE FROM {table} RETURNING id, value, key, not_before".encode()).fetchall()
+    assert rows == [(int(id_.partition("/")[2]), b'{"a": "b\\n"}', b"k", datetime(2050, 1, 2, tzinfo=UTC))]
+    assert place.rows() == []
 
 
 @pytest.mark.parametrize(

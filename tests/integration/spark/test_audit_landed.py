@@ -16,6 +16,7 @@ from tests.support.spark import session
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_table_of_land_is_compared_with_kafka(site: Site, tmp_path: Path) -> None:
     site.create("orders", "stock")
     site.relay(extra=QUICK)

@@ -109,6 +109,7 @@ def _transaction(id_: str) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tables_only", [False, True])
 def test_messages_of_table_mode_are_proven_and_faults_are_found(
     site: Site, tmp_path: Path, *, tables_only: bool

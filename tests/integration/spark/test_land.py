@@ -102,6 +102,7 @@ def test_spark_submit_lands_the_same(job: Land) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_cluster_lands_each_record_once_while_an_executor_and_a_worker_are_killed(job: Land, tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster") as cluster:
         process = job.start("--trigger-seconds", "0.2", extra=cluster.start())

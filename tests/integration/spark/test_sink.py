@@ -310,6 +310,7 @@ def test_what_is_killed_before_and_after_the_commit_and_in_tasks_is_delivered_on
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_cluster_publishes_each_row_once_while_an_executor_and_a_worker_are_killed(
     sunk: Sunk, tmp_path: Path
 ) -> None:

@@ -335,7 +335,7 @@ def _ending() -> Iterator[None]:
 
 @contextmanager
 def _unwrapped(group: str) -> Iterator[None]:
-    """Log the error that ends a call: whoever awaits the task of an application hears of it at its end only."""
+    """Log the error that ends a call: an application that awaits its task sees it last."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - it is raised

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 from outbox._postgres.ddl import identifier
 from outbox._postgres.table_errors import options
+from outbox.settings import TableNames
 
 if TYPE_CHECKING:  # as in `ddl`
     import psycopg
-
-    from outbox.settings import TableNames
 
 STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
 """Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""

@@ -177,7 +177,8 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     "another function": (
         (
             "CREATE OR REPLACE FUNCTION {n}_publish (service text, topic text, value text, key text DEFAULT NULL,"
-            " headers jsonb DEFAULT NULL, partition integer DEFAULT -1) RETURNS text LANGUAGE sql AS 'SELECT service'"
+            " headers jsonb DEFAULT NULL, partition integer DEFAULT -1, not_before timestamptz DEFAULT NULL)"
+            " RETURNS text LANGUAGE sql AS 'SELECT service'"
         ),
         "_message has another function outbox_publish()",
         "makes the function again",

@@ -507,6 +507,7 @@ FAULTS = (
     "un `outbox table create`",
     "Publish before session.commit()",  # needs a listener of the user's own between two of ours
     "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
+    "Give it an event as `stop`",  # tests/unit/outbox/test_consumer_loop.py
     "Look at its failures in the log",  # tests/unit/outbox/test_token_provider.py
     "give the role BYPASSRLS",  # tests/integration/library/test_table_mode.py, relay/test_altered_tables.py
     "Let the trigger leave the table's rows alone",  # tests/integration/library/test_table_copy.py

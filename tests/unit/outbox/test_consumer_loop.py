@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,6 +13,8 @@ from confluent_kafka import TopicPartition
 from outbox._consume import consumer_loop
 from outbox._consume.async_consumer_loop import set_by_signal
 from outbox._consume.consumer_loop import ConsumerLoop
+from outbox.errors import UsageError
+from outbox.inbox import Inbox
 
 
 def message(offset: int) -> Mock:
@@ -36,6 +39,14 @@ def test_nothing_behind_a_message_that_was_left_is_stored_before_it(monkeypatch:
     loop.run()
     assert list(handled) == [first, again]
     consumer.store_offsets.assert_called_once_with(again)
+
+
+def test_outside_the_main_thread_a_consumer_needs_an_event() -> None:
+    inbox, unused = Inbox("billing"), Mock()
+    with ThreadPoolExecutor() as pool, pytest.raises(UsageError, match="Give it an event as `stop`"):
+        pool.submit(inbox.run, unused, unused, {}, "orders").result()
+    with ThreadPoolExecutor() as pool, pytest.raises(UsageError, match="Give it an event as `stop`"):
+        pool.submit(asyncio.run, inbox.run_async(unused, unused, {}, "orders")).result()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, OperationalError, connections
 
 from outbox._postgres.ddl import identifier
 from outbox.django import table_names
@@ -27,6 +27,8 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
         try:
             with connections[database].cursor() as cursor:
                 self.stdout.write("\n".join(self.lines(cursor)) or self.nothing)
+        except OperationalError as error:
+            raise CommandError(f"{error}\nStart the database, or correct DATABASES.") from error
         except DatabaseError as error:
             raise CommandError(
                 f"{error}\nMigrate, and run this as a role that may read the outbox's tables, such as their owner."

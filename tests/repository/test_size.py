@@ -64,8 +64,8 @@ def _metrics() -> int:
 
 # A bound may only fall: who makes something smaller lowers it.
 FIGURES: dict[str, tuple[Callable[[], int], int]] = {
-    "lines of the product": (lambda: _lines(*PRODUCT), 47_300),
-    "lines of tests": (lambda: _lines("tests"), 65_330),
+    "lines of the product": (lambda: _lines(*PRODUCT), 47_190),
+    "lines of tests": (lambda: _lines("tests"), 64_970),
     "words of documents": (
         lambda: sum(len(text.split()) for text in _files("docs/*.md", "README.md", "CHANGELOG.md")),
         60_000,

@@ -40,6 +40,7 @@ class Scene:
         self._lines: list[str] = []
         self._numbers: dict[str, dict[str, str]] = {pattern: {} for pattern in _NUMBERED}
         self._began = self._found = self._explained = self.resolved = 0.0
+        self.explained: Callable[[str], None] = lambda _: None  # is called with the command that has shown the cause
         site.create("orders", partitions=1)
         create(site)
 
@@ -92,7 +93,9 @@ class Scene:
         self._lines += map(self._stable, (f"$ {command}", *kept))
         passed = time.monotonic() - self._began
         self._found = self._found or passed
-        self._explained = passed if explains else self._explained
+        if explains:
+            self._explained = passed
+            self.explained(command)
 
     def _stable(self, text: str) -> str:
         site = self.site

@@ -36,6 +36,7 @@ DECLARE made text; wrong text := CASE
     WHEN coalesce($2, '') !~ '^(?!__|[.][.]?$)[A-Za-z0-9._-]{{1,249}}$'
     THEN 'topic ' || quote_nullable(left($2, 300)) || ' is no name of a topic that Kafka allows, or is Kafka''s own'
     WHEN $6 < -1 THEN 'partition ' || $6 || ' is below 0'
+    WHEN NOT isfinite($7) THEN 'not_before ' || $7 || ' is no time that comes'
     WHEN coalesce(octet_length($3), 0) + coalesce(octet_length($4), 0) > 64000000 THEN 'key and value exceed 64 MB'
     WHEN jsonb_typeof($5) NOT IN ('object', 'null') THEN 'headers are no JSON object of names and texts'
     WHEN EXISTS (SELECT FROM jsonb_object_keys(nullif($5, 'null')) name WHERE starts_with(name, 'outbox-'))

@@ -661,6 +661,7 @@ def test_the_sql_function_schedules_what_can_be_cancelled(place: Place) -> None:
         *((f"'orders', '{name}', 'v'", f"topic '{name}' is no name") for name in ("", "a b", "..", "__x", "a\n")),
         ("'orders', NULL, 'v'", "topic NULL is no name"),
         ("'orders', 'stock', 'v', partition => -2", "partition -2 is below 0"),
+        ("'orders', 'stock', 'v', not_before => 'infinity'", "not_before infinity is no time that comes"),
         ("'orders', 'stock', 'v', headers => '[]'", "no JSON object"),
         ("'orders', 'stock', repeat('v', 64000000), 'k'", "exceed 64 MB"),
         ("""'orders', 'stock', 'v', headers => '{"a": "b", "outbox-id": "1"}'""", "reserved"),

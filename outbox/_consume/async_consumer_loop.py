@@ -160,7 +160,7 @@ class AsyncConsumerLoop:
         async with AIOKafkaProducer(**arguments, enable_idempotence=True) as producer:
             key, value, headers = trial.letter(self.group, record.key, record.value, record.headers)
             await producer.send_and_wait(topic, value, key, headers=headers)
-        trial.buried()
+        trial.log_written()
 
     async def _is_still_ours(self, consumer: AIOKafkaConsumer, partition: TopicPartition, seconds: float) -> bool:
         """Wait as a member of the group; return whether the partition was ours all the time."""

@@ -154,7 +154,7 @@ class ConsumerLoop:
         kafka = {"message.max.bytes": DEAD_LETTER_BYTES, **self.kafka}
         letter = trial.letter(self.group, message.key(), message.value(), headers_of(message))
         write_all(kafka, topic, [Record(topic, -1, *letter)], DEAD_LETTER_SECONDS)
-        trial.buried()
+        trial.log_written()
 
     def _is_still_ours(self, consumer: Consumer, place: Place, seconds: float) -> bool:
         """Wait as a member of the group; return whether the partition was ours all the time."""

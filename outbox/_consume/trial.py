@@ -106,7 +106,7 @@ class Trial:
             return None, b"", self._headers(group)
         return key, value, [*headers, *self._headers(group)]
 
-    def buried(self) -> None:
+    def log_written(self) -> None:
         """Log that the dead letter is written."""
         what = "an empty dead letter" if self._is_too_large else "a dead letter"
         log.error("Message %s/%d/%d is %s in topic %s", *self.place, what, self.dead_letters)

@@ -68,7 +68,7 @@ def files(service: str, topics: Sequence[str], servers: str, migration: Migratio
         raise UsageError(f"--service {service!r} cannot be used: {error}") from error
     words = ["relay", "--table", f"{service}=@{_DSN_FILE}", "--bootstrap-servers", servers, "--http-port", "8080"]
     given = {"command": json.dumps(words), "allowed": json.dumps(allowed), "grace": GRACE_SECONDS}
-    ports = sorted({one.rpartition(":")[2] for one in servers.split(",")})
+    ports = sorted({one.rpartition(":")[2] if ":" in one else "9092" for one in servers.split(",")})
     given |= {"name": f"{service.replace('_', '-')}-relay", "ports": ", ".join(map("{{port: {}}}".format, ports))}
     templates = {name: Template(Path(__file__).with_name(name).read_text()) for name in (COMPOSE, KUBERNETES)}
     made = {name: template.substitute(given) for name, template in templates.items()}

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 SHOWN = {
-    "Order 4711 never arrived": ("find?key=4711&topic={last}", ("DELIVERED", "offset")),
+    "Order 4711 never arrived": ("find", ("DELIVERED", "offset")),
     "Nothing is delivered at all": ("", ("no relay runs", "start one")),
     "A relay is refused by its database": ("", ("unreachable", "password authentication failed")),
     "A relay is frozen": ("", ("served by database session", "next to be delivered")),
@@ -27,7 +27,7 @@ SHOWN = {
     "A topic was deleted": ("", ("TOPIC_MISSING", "SAME_KEY", "create the topic")),
     "Messages are larger than their topic allows": ("", ("2 of orders TOO_LARGE",)),
     "Messages that no topic can take": ("", ("INTERNAL_TOPIC", "MALFORMED", "FORBIDDEN")),
-    "Kafka is down": ("", ("no Kafka", "start Kafka")),
+    "Kafka is down": ("", ("Kafka does not answer", "Start Kafka, or correct")),
     "Postgres is down": ("", ("unreachable",)),
     "The database takes no writes": ("", ("read-only",)),
     "The database was restored from a backup": ("", ("halted",)),
@@ -36,6 +36,7 @@ SHOWN = {
 """Page and words, by the drill. What is left is shown by a service or by `outbox doctor` alone: names and settings."""
 
 PAGE_SECONDS = 25.0
+DESKTOP, PHONE = (1280, 800), (390, 844)
 own = own_stack()
 
 
@@ -49,12 +50,20 @@ def test_the_console_shows_the_cause(own: Stack, symptom: str, tmp_path: Path) -
         console = scene.site.start_module("outbox", "console", *listen, extra=scene.environ)
         wait_until(lambda: "login?key=" in console.output(), explain=scene.site.logs)
         address = next(line for line in console.output().splitlines() if "login?key=" in line)
-        with browser(tmp_path / f"browser{len(seen)}", 1280, 800) as page:
+        last = command.rsplit(maxsplit=1)[-1]
+        with browser(tmp_path / f"browser{len(seen)}", *DESKTOP) as page:
             page.open(address)
+            if path == "find":
+                page.type("Key", "4711")
+                page.type("Topic", last)
             began = time.monotonic()
-            page.open(address.partition("login")[0] + path.format(last=command.rsplit(maxsplit=1)[-1]))
+            page.press("") if path == "find" else page.open(address.partition("login")[0] + path.format(last=last))
             text = page.text()
             seen.append(time.monotonic() - began)
+            for size in (PHONE, DESKTOP):
+                page.resize(*size)
+                assert page.run("document.documentElement.scrollWidth <= innerWidth"), "it does not fit"
+                assert page.serious() == []
         console.terminate()
         assert all(word in text for word in words), text
 
